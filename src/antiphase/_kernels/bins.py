@@ -1,7 +1,7 @@
 """Monte Carlo kernels for balls-in-bins: sequential draws of indices, and logs of means of exponentials.
 
 The caller passes all random numbers, which are normal or uniform in [0, 1). The same numbers always give the same
-samples. Below, s is the index of a sample, and b is the number of bins.
+samples. Below, s is the index of a sample, b is the number of bins, and indices i and j run over the bins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Indices = NDArray[np.int32]
 def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
     """Compute out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]).
 
-    Negative indices are skipped, and `noise` is overwritten.
+    Negative numbers in `indices` are skipped. The array `noise` is overwritten.
     """
     samples, b = noise.shape
     for s in range(samples):
@@ -47,8 +47,8 @@ def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
     """Draw i_1, ..., i_alpha one after another: i_k = j with probability proportional to prod_{l < k} factors[i_l, j].
 
-    Writes the draws to `indices`. Also fills log_ratios[s], the sum over the draws of log m_k, where m_k is the mean
-    over j of the weights at draw k.
+    Writes the draws to `indices`. Also writes the sum over k of log m_k to log_ratios[s], where m_k is the mean over j
+    of the products prod_{l < k} factors[i_l, j].
     """
     samples, alpha = uniforms.shape
     b = factors.shape[0]
@@ -70,15 +70,15 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
 def draw_cores(
     factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
-    """Draw indices so that none of them is more frequent than a given index, called the core.
+    """Draw indices so that no index is drawn more often than a given one, called the core.
 
     Sample s starts with `sizes[s]` copies of its core, `cores[s]`. The other indices are drawn one after another.
 
     The weight of index j is the product of factors[i, j] over all i drawn so far, including the copies of the core. An
     index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. Writes
     sum_l log(Z_l / b) - log #ties to log_ratios[s]. Here Z_l is the sum of the weights that are allowed at the l-th
-    draw, and #ties is the number of indices as frequent as the core, including the core. If no index is allowed,
-    log_ratios[s] is -inf and the missing indices are -1.
+    draw, and #ties is the number of indices that occur as often as the core, including the core itself. If no index is
+    allowed at some draw, log_ratios[s] is -inf and the missing indices are -1.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -146,7 +146,7 @@ def _forbid(tree: Array, index: int) -> None:
 
 @compiled(nogil=True)
 def _pick(tree: Array, uniform: float) -> int:
-    """Return an index with probability proportional to its weight; never returns an index of weight zero."""
+    """Return an index with probability proportional to its weight. The weight of the returned index is not zero."""
     target, m, j = uniform * tree[1], 1, 0
     while 2 * m < len(tree):
         left, right = tree[2 * m + j], tree[3 * m + j]

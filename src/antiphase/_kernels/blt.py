@@ -1,9 +1,10 @@
-"""The error of a BLT under any workload, and its derivatives with respect to the decays and scales of C^-1.
+"""The error of a BLT under any workload, and its derivatives with respect to the parameters of C^-1.
 
-A is the workload matrix and z white noise. C^-1 is also a BLT, so u = C^-1 z has entries u_t = z_t - sum_j
-scale_j R_j(t) with buffers R_j(t + 1) = decay_j R_j(t) + z_t. Then s = A u follows from the bands e of A^-1:
+A is the workload matrix and z white noise. C^-1 is also a BLT, with its own decays and scales. So u = C^-1 z has the
+entries u_t = z_t - sum_j scale_j R_j(t), where scale_j is minus a scale of C^-1, and R_j is a buffer with
+R_j(t + 1) = decay_j R_j(t) + z_t. Then s = A u follows from the bands e of A^-1:
 s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion is (R, s_{t-1}, ..., s_{t-q}), where q is the
-number of bands minus one.
+number of bands minus one. The s_t are called outputs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from antiphase._kernels.compiled import compiled
 def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
     """Return the variance of every row of A C^-1 z, and the derivatives of the weighted sum of these variances.
 
-    Covariances are propagated from step to step: PR is the covariance of the buffers, PX the covariance of the last
-    outputs with the buffers, and PS the covariance of the last outputs. Entry [a, i] of dPR is the derivative of
-    PR[a, i] with respect to decay a. dPX[k] and dPS[k] are derivatives with respect to the k-th of all decays and
-    scales. With d buffers, this takes O(steps d^2) time.
+    The kernel propagates covariances from step to step. PR is the covariance of the buffers, PX the covariance of the
+    last q outputs with the buffers, and PS the covariance of the last q outputs. Entry [a, i] of dPR is the derivative
+    of PR[a, i] with respect to decay[a]. dPX[k] and dPS[k] are the derivatives of PX and PS with respect to decay[k]
+    for k < d, and to scale[k - d] for larger k. With d buffers, this takes O(steps d^2) time.
 
     Args:
         decay: decays of C^-1.
@@ -30,7 +31,7 @@ def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Arra
         weights: one weight per step; an empty array to compute the variances only.
 
     Returns:
-        The variances, shape (steps,), and the derivatives with respect to the decays and then the scales, shape (2 d,).
+        The variances, shape (steps,), and the derivatives with respect to `decay` and then `scale`, shape (2 d,).
     """
     n, d, q = len(inverse), len(decay), inverse.shape[1] - 1
     size = 2 * d if len(weights) > 0 else 0

@@ -5,8 +5,8 @@ They compute the noise of a step, y, from its white noise, z, and from past outp
 The state is an array state[strip, row, lane]. Each strip covers LANES entries of the noise vector, and its rows are
 contiguous, so they stay together in the CPU cache. Every sum runs over the rows in a fixed order with one rounding per
 term. The bits of the result therefore depend neither on the number of entries in a call nor on the number of steps that
-are computed together. Sums over past outputs or draws are in float64 and are rounded once, to the dtype of the stream,
-when they are stored. A BLT is computed in the dtype of the stream throughout.
+are computed together. Sums over past outputs or past rows of z are computed in float64. They are rounded once, to the
+dtype of the stream, when they are stored. The noise of a BLT is computed in the dtype of the stream throughout.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def write_row(z: Noise, state: State, row: int) -> None:
 def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
     """Compute one step of a BLT: y = z - weight . b, then b <- b + (y - loss b). Each buffer b is a row of the state.
 
-    `out` holds z and is overwritten with `factor` times y. The loss is 1 - decay, so that a decay near 1 keeps its
-    precision. All constants, including `factor`, can therefore have the dtype of the stream.
+    `out` holds z and is overwritten with `factor` times y. The loss is 1 - decay, which is accurate even in float32 if
+    the decay is near 1. All constants, including `factor`, can therefore have the dtype of the stream.
     """
     for strip in range(state.shape[0]):
         part, held = out[strip * LANES : (strip + 1) * LANES], state[strip].reshape(-1)
@@ -87,15 +87,15 @@ def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor:
 
 @compiled(nogil=True, error_model="numpy")
 def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
-    """Compute one step of a moving sum: replace z in `out` by factor (coefficients . (history, z)), and store z.
+    """Compute one step of a moving sum: replace z in `out` by factor * (coefficients . (history, z)), and store z.
 
     Args:
         state: holds the last rows of z, called the history.
-        slots: row numbers of the history, oldest first.
+        slots: rows of the state that hold the history, oldest first.
         coefficients: one for each row of the history, then one for z.
-        newest: row in which to store z, or -1 to store nothing.
+        newest: row of the state in which to store z, or -1 to store nothing.
         factor: number that the sum is multiplied by.
-        out: holds z, and then the result.
+        out: holds z at first, and then the result.
     """
     y = np.empty(LANES)
     for strip in range(state.shape[0]):
@@ -120,11 +120,12 @@ def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Arra
 
     Args:
         state: holds the estimates of completed left siblings.
-        left: row of the left sibling, which is also added to `replaced`; -1 if there is none.
+        left: row of the state that holds the left sibling's estimate, which is also added to `replaced`; -1 if there is
+            no left sibling.
         weight: weight of z.
-        z: noise of the parent.
+        z: row of white noise that belongs to the parent.
         node: estimate of the node, overwritten with the parent's estimate.
-        replaced: sum of the left siblings so far.
+        replaced: sum of the estimates of all left siblings so far.
     """
     for strip in range(state.shape[0]):
         here = slice(strip * LANES, (strip + 1) * LANES)
@@ -169,10 +170,10 @@ def feedback_steps(
     Args:
         state: holds the last outputs, called the history, and receives the new outputs y_k.
         z: rows of z, one for each step k.
-        slots: row numbers of the history, oldest first.
+        slots: rows of the state that hold the history, oldest first.
         past: entries of -C for the history, padded as `_add_panel` requires.
         inside: entries of -C for the outputs y_0, ..., y_{k-1} of this call.
-        pivot: 1 / diagonal entry of C for each step.
+        pivot: 1 divided by the diagonal entry of C, for each step.
         new: the row of the state in which each y_k is stored.
         total: work space.
     """

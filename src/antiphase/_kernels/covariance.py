@@ -1,8 +1,8 @@
 """Variances of the noise in the model, from recursions over the steps.
 
-All but `shifted_variances` take constant time per step. Throughout, A is the workload matrix,
+All kernels except `shifted_variances` take constant time per step. Throughout, A is the workload matrix,
 inverse[t, r] = A^-1[t, t - r], and z is white noise of standard deviation 1. The variances of a vector are the
-variances of its entries.
+variances of its entries. For a BLT, `decay` and `scale` are the decays and scales of C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
 
         Z_ij = -(1 / M_ii) sum_{k < i} M_ik Z_kj,    Z_ii = (1 / M_ii) (1 / M_ii - sum_{k < i} M_ik Z_ki).
 
-    Only the last W = bands(M) - 1 rows of Z are stored, row k in slot k mod W.
+    Only the last W = bands(M) - 1 rows of Z are stored. Row k is in slot k mod W.
     """
     n, b = columns.shape
     d = inverse.shape[1]
@@ -77,7 +77,7 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
     """Return the variances of s = A T z, where T is banded Toeplitz with `coefficients` as its first column.
 
     In step t, cov[i, j] is the covariance of s_{t-i} and s_{t-j}. The array near[i, q] = B[t - i, t - i - q] holds the
-    entries of B = A T near the diagonal, which are the covariances of the last outputs with the last rows of z.
+    entries of B = A T near the diagonal. They are the covariances of the last entries of s with the last entries of z.
     """
     n, d = inverse.shape
     p = len(coefficients)
@@ -109,7 +109,10 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
 
 @compiled()
 def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
-    """Return the variances of s = A C^-1 z for a BLT, by propagating the covariance of its buffers and last outputs."""
+    """Return the variances of s = A C^-1 z for a BLT C.
+
+    The kernel propagates the joint covariance P of the buffers of the BLT and the last entries of s.
+    """
     n, d = inverse.shape
     m = len(decay)
     size = m + d - 1
@@ -190,7 +193,7 @@ def filter_columns(x: Array, inverse: Array) -> None:
 
 @compiled()
 def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> Array:
-    """Return the impulse response w of A C^-1 for a BLT, where `inverse` is the first column of A^-1."""
+    """Return the impulse response w of A C^-1 for a BLT C. A is Toeplitz, and `inverse` is the first column of A^-1."""
     d = len(inverse)
     buffers = np.zeros(len(decay))
     w = np.empty(steps)
@@ -208,10 +211,10 @@ def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> A
 
 @compiled()
 def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2, where w is the impulse response of A C^-1 for a BLT.
+    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2, where w is the impulse response of A C^-1 for a BLT C.
 
-    A is Toeplitz, and `inverse` is the first column of A^-1. The loop stops once w is constant up to rounding, or so
-    close to zero that the remaining terms are negligible.
+    A is Toeplitz, and `inverse` is the first column of A^-1. The loop stops early if w becomes constant up to rounding,
+    or so close to zero that the remaining terms are negligible.
     """
     d = len(inverse)
     buffers = np.zeros(len(decay))

@@ -6,7 +6,7 @@ values of s. Then
 
     y = Z m;   cov(s_i, the last W values) = -y / p;   var(s_i) = (1 + m . y) / p^2.
 
-Arrays over the last W steps store step k in slot k mod W, so that each step replaces one row and one column. The
+Arrays over the last W steps store step k in slot k mod W, so that each step overwrites one row and one column of Z. The
 recursion takes O(n w^2) time and O(n w) memory.
 """
 
@@ -44,8 +44,8 @@ def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> Non
 def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `covariance_forward`.
 
-    In the code, G is the derivative of the terms of all later steps with respect to Z. A name such as y_bar is the
-    derivative of the weighted sum of variances with respect to y.
+    In the code, G is the derivative with respect to Z of the terms of all later steps. A name such as y_bar stands for
+    the derivative of the weighted sum of variances with respect to y.
     """
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -87,9 +87,9 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
 def gram_gradient(columns: Array, gradient: Array) -> Array:
     """Return the gradient G with respect to X = C^T C, from the gradient with respect to C.
 
-    Both are given by bands: entry [j, r] is for row j + r and column j. Inside the band, the gradient with respect to C
-    is 2 C G, and G is symmetric. Column j therefore gives the entries of G from the diagonal down, once the entries
-    above the diagonal are known from the previous columns.
+    Both gradients are given by bands: entry [j, r] is for row j + r and column j. Inside the band, the gradient with
+    respect to C is 2 C G, and G is symmetric. Column j of this equation therefore gives the entries of column j of G
+    from the diagonal down, because the entries above the diagonal are known from the previous columns.
     """
     n, b = columns.shape
     G = np.zeros((n, b))
@@ -119,9 +119,9 @@ def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
 
 @compiled()
 def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
-    """Add to `gradient` the contribution of row i of M, given `row_bar`, the gradient with respect to this row.
+    """Add the contribution of row i of M to `gradient`, the gradient with respect to C.
 
-    `gradient` is with respect to C. This function is the transpose of `_row`.
+    `row_bar` is the gradient with respect to row i of M. This function is the transpose of `_row`, as a linear map.
     """
     b, d = gradient.shape[1], inverse.shape[1]
     for r in range(min(b - 1, i) + 1):
@@ -141,7 +141,10 @@ def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
 
 @compiled()
 def _add_product(Z: Array, v: Array, out: Array) -> None:
-    """Compute out += Z v for symmetric Z, row by row, so that the inner loop is vectorised without reordering sums."""
+    """Compute out += Z v for symmetric Z.
+
+    The loop runs over the rows of Z, so that the compiler can vectorise the inner loop without reordering sums.
+    """
     for p in range(len(v)):
         factor = v[p]
         if factor != 0.0:

@@ -1,19 +1,20 @@
 """Draws of floor(N(0, sigma^2)) from random words, decided by integer comparisons only.
 
 `antiphase._noise.exact_gaussian` describes the method and builds the tables. A draw takes three words of 64 bits, which
-are the first bits of three uniform numbers: U chooses a cell of [0, infinity), V chooses a position within the cell,
-and W accepts or rejects it. One more bit is the sign. The kernel decides a comparison only if the outcome is the same
-for all possible later bits. It leaves rejected and undecided draws to the caller.
+are the first bits of three uniform numbers. U chooses a cell of [0, infinity), V chooses a position within the cell,
+and W accepts or rejects the position. One bit of the word of V is the sign, so the word holds only 63 bits of V. The
+kernel decides a comparison only if the outcome is the same for all possible later bits. It leaves rejected and
+undecided draws to the caller.
 
 In cell k, the acceptance probability is exp(-E) with E = H V (2 k + V) and H = width^2 / (2 sigma^2). It is computed in
 fixed point with an error below 2^-44:
 
-| number | format | error |
+| number | fractional bits | error |
 |---|---|---|
-| M = 2 k + V, below 2^13 | 50 fractional bits | below 2^-50, from cutting V to 50 bits |
-| q = V M | 49 | below 2^-50 + 2^-49, and 2^13 2^-63 for the bits after V: in total below 2^-47 |
-| E = H q, below 1/16 | 64 | H 2^-47 + q 2^-64 + 2^-64 <= 2^-48 + 2^-51 + 2^-64, below 2^-47 |
-| exp(-E), by its series up to E^8 | 63 | 2^-47 from E, E^9 / 9! < 2^-54 from the series, 8 2^-63 from rounding |
+| M = 2 k + V, below 2^13 | 50 | below 2^-50, from cutting V to 50 bits |
+| q = V M | 49 | 2^-50 from M, 2^-49 from cutting q, 2^13 * 2^-63 from later bits of V; in total below 2^-47 |
+| E = H q, below 1/16 | 64 | H * 2^-47 + q * 2^-64 + 2^-64 <= 2^-48 + 2^-51 + 2^-64, below 2^-47 |
+| exp(-E), by its series up to E^8 | 63 | 2^-47 from E, E^9 / 9! < 2^-54 from the series, 8 * 2^-63 from rounding |
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ Draws = NDArray[np.int64]
 def _accepts(cell: Any, place: Any, w: Any, half_square: Any) -> int:
     """Compare W (64 bits) with exp(-E), where E depends on the position V (63 bits).
 
-    Returns ACCEPTED if W < exp(-E) whatever the later bits are, REJECTED if W >= exp(-E) whatever they are, and
-    UNDECIDED otherwise.
+    Returns ACCEPTED if W < exp(-E) for all possible later bits of V and W, REJECTED if W >= exp(-E) for all of them,
+    and UNDECIDED otherwise.
     """
     m = (U(2 * cell) << U(50)) + (place >> U(13))
     q = multiply_unsigned(place, m)[0]
@@ -95,12 +96,13 @@ def _decide(u: Any, v: Any, w: Any, table: Words, guide: Guide, width: Any, half
 def exact_draws(
     words: Words, table: Words, guide: Guide, width: int, half_square: int, out: Draws, open_draws: Draws
 ) -> int:
-    """Fill all complete tiles of `out` from WORDS words each; return the number of rejected and undecided draws.
+    """Fill each complete tile of `out` from WORDS words; return the number of rejected and undecided draws.
 
     Args:
         words: random words.
-        table: for each cell, floor(2^64 P(cell or an earlier one)) and floor(2^64 exp(-H (2 cell + 1))).
-        guide: for the highest GUIDE_BITS bits of U, the first cell that is possible.
+        table: two integers for each cell. The first is T with T <= 2^64 P(cell or an earlier one) <= T + 1. The second
+            is at most 2^64 exp(-H (2 cell + 1)), so that any position in the cell is accepted if W is below it.
+        guide: for each value of the highest GUIDE_BITS bits of U, the first possible cell.
         width: width of a cell.
         half_square: floor(2^64 H), where H = width^2 / (2 sigma^2).
         out: receives the draws; 0 for rejected and undecided draws.
@@ -124,7 +126,7 @@ def exact_draws(
 def exact_retries(
     words: Words, table: Words, guide: Guide, width: int, half_square: int, out: Draws, found: Draws
 ) -> None:
-    """Decide one draw for each row of `words`, which holds U, V, W and an unused word.
+    """Decide one draw for each row of `words`. A row holds the words of U, V and W, and an unused word.
 
     `found` receives ACCEPTED, REJECTED or UNDECIDED for each draw.
     """

@@ -1,13 +1,14 @@
 """Gaussian noise from random words, with the same bits on every machine.
 
 From one uniform u and one angle a, the Box-Muller method computes the pair of normals r cos(a), r sin(a) with
-r = sqrt(-2 ln u). The number of words is therefore fixed. Words come in tiles, each of which gives TILE normals:
+r = sqrt(-2 ln u). Unlike rejection sampling, this takes a fixed number of random words. Words come in tiles, each of
+which gives TILE normals:
 
     float32: PAIRS words of 32 bits, the high parts of u; PAIRS low parts; PAIRS angles        (96 words)
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
 
 Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4). One bit changes the sign of the
-cosine and another bit swaps sine and cosine. Together they cover the whole circle.
+cosine and another bit swaps sine and cosine. Together, the angle and these two bits cover the whole circle.
 
 The number u has 63 bits in float32 and 53 in float64. With these words alone, the largest radius is therefore 9.42 in
 float32 and 8.57 in float64. Each value of u stands for an interval, called a cell. The kernels report whether a pair is
@@ -15,8 +16,8 @@ in the smallest cell, [0, 2^-63) in float32 or (0, 2^-53] in float64. The caller
 extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
 The other cells are not divided. In them, u is the midpoint of the cell in float32 and its upper end in float64. This
-rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, the error
-is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, just before the smallest cell. In float32, it is 6e-5 at 8.5 and
+rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, this error
+is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, where the smallest cell begins. In float32, it is 6e-5 at 8.5 and
 0.08 at 9.3 standard deviations.
 
 Logarithm, sine and cosine are computed by polynomials, using only operations that IEEE 754 requires to be correctly
@@ -50,7 +51,7 @@ Q = np.int64
 
 ONE_32, HALF_32, ZERO_32 = F(1.0), F(0.5), F(0.0)
 LN2_32, LN2_64 = F(math.log(2.0)), math.log(2.0)
-ROOT_HALF_32, ROOT_HALF_64 = I(0x3F3504F3), Q(0x3FE6A09E << 32)  # bits of sqrt(1/2), the smallest mantissa
+ROOT_HALF_32, ROOT_HALF_64 = I(0x3F3504F3), Q(0x3FE6A09E << 32)  # sqrt(1/2); mantissas are in [sqrt(1/2), sqrt(2))
 TO_ROOT_32, TO_ROOT_64 = I(0x3F800000 - 0x3F3504F3), Q((0x3FF00000 - 0x3FE6A09E) << 32)
 MANTISSA_32, MANTISSA_64 = I(0x007FFFFF), Q(0x000FFFFFFFFFFFFF)
 SIGN_31 = I(0x7FFFFFFF)
@@ -60,7 +61,7 @@ MAGIC_ANGLE = 2.0**52 + 2.0**51 - 0.5
 ANGLE_32, ANGLE_64 = F(math.pi / 4 / 2.0**30), math.pi / 4 / 2.0**51
 BELOW_ROOT_32 = F(1.0 - math.sqrt(0.5))
 
-# Minimax polynomials, relative error of the function below 6e-9 (float32) and 4e-18 (float64).
+# Minimax polynomials. The relative error of each function is below 6e-9 in float32 and below 4e-18 in float64.
 # ln(1 + f) = f - f^2/2 + f^3 L(f);  ln((1 + s) / (1 - s)) = 2 s + s^3 H(s^2)
 L0, L1, L2, L3 = F(0.333333317085), F(-0.250008210631), F(0.200012271037), F(-0.166233565346)
 L4, L5, L6, L7 = F(0.142017516241), F(-0.131601835154), F(0.127616210989), F(-0.07634547292)
@@ -148,7 +149,7 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
-    """Fill all complete tiles of `out` from WORDS_32 words each; return whether a pair is in the smallest cell of u."""
+    """Fill each complete tile of `out` from WORDS_32 words; return whether any pair is in the smallest cell of u."""
     smallest = I(0)  # negative once there is such a pair: (x - 1) & ~x is negative only for x = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_32, tile * TILE
@@ -164,7 +165,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
-    """Fill all complete tiles of `out` from WORDS_64 words each; return whether a pair is in the smallest cell of u."""
+    """Fill each complete tile of `out` from WORDS_64 words; return whether any pair is in the smallest cell of u."""
     smallest = Q(0)  # negative once there is such a pair: k - 1 is negative only for k = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_64, tile * TILE

@@ -1,8 +1,8 @@
 """The noise in a linear functional of the run, such as the last iterate, with its gradient for a banded C.
 
 Let z be white noise and A the workload matrix. If a is the last row of A, the noise in the last iterate is y . z with
-C^T y = a. Several rows are solved at once. Arrays of shape (steps, rows) hold one row of A in each column, so that the
-inner loops run over contiguous memory.
+C^T y = a. The kernels solve this equation for several rows a of A at once. Arrays of shape (steps, rows) hold one such
+row in each column, so that the inner loops run over contiguous memory.
 """
 
 from __future__ import annotations
@@ -115,10 +115,11 @@ def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array
 
     `decay` and `scale` are the decays and the negated scales of C^-1. For each column x, y = C^-1 x is computed as
     y_t = x_t - scale . B(t), with buffers B_j(t + 1) = decay_j B_j(t) + x_t. D_j is the derivative of B_j with respect
-    to decay_j. Each column has its own sums, so that the inner loops run over columns.
+    to decay_j. Each column x has its own buffers and sums, so that the inner loops run over the columns.
 
     Returns:
-        The sum, its derivatives with respect to the decays and then the scales, and B and D after the last step.
+        The sum of |C^-1 x|^2, its derivatives with respect to `decay` and then `scale`, and B and D after the last
+        step.
     """
     n, k = rows.shape
     m = len(decay)

@@ -2,11 +2,11 @@
 
 The kernels compute the noise y of a step from a random draw z and a state of past values. The state is an array
 state[strip, row, lane] of int64, as in `correlate.py`. Coefficients are integers in units of 2^-BITS. Products have 128
-bits, so no sum overflows as long as the sum of the absolute coefficients is below 2^24 and the numbers are below 2^62
-in absolute value.
+bits. No sum overflows as long as the absolute coefficients add up to less than 2^24 and all numbers in the state are
+below 2^62 in absolute value.
 
 The kernels that compute a step return True if the absolute value of a new number is LARGEST or more. For the outputs of
-a BLT, the limit is smaller. If a kernel returns True, the caller must stop.
+a BLT, the limit is LARGEST / 2^(fraction_bits + 1). If a kernel returns True, the caller must stop.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def integer_sum_step(
     """Replace z in `out` by y = z - round(coefficients . history), and store y (or z) in the state.
 
     Args:
-        state: the history.
-        slots: row numbers of the history.
+        state: holds the history, which consists of past y, or of past z if `keeps_input`.
+        slots: rows of the state that hold the history.
         coefficients: one for each slot, in units of 2^-BITS.
-        newest: row in which to store the new number, or -1 to store nothing.
+        newest: row of the state in which to store y or z, or -1 to store nothing.
         keeps_input: whether to store z instead of y.
-        out: holds z, and then y.
+        out: holds z at first, and then y.
     """
     largest = I(0)
     for strip in range(state.shape[0]):
@@ -68,7 +68,7 @@ def integer_buffers_step(state: State, decay: Integers, scale: Integers, fractio
         decay: decays, in units of 2^-BITS.
         scale: scales, in units of 2^-BITS.
         fraction_bits: number of fractional bits of the buffers.
-        out: holds z, and then y.
+        out: holds z at first, and then y.
     """
     largest = largest_y = I(0)
     fraction = I(fraction_bits)
@@ -103,7 +103,7 @@ def largest_and_square(values: NDArray[Any]) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def truncated(values: NDArray[Any], factor: float, out: Integers) -> tuple[Any, Any]:
-    """Write factor x values, truncated towards zero, to `out`. Return the exact sum of the squares of the results.
+    """Write factor * values, truncated towards zero, to `out`. Return the exact sum of the squares of the results.
 
     The sum is 2^64 high + low for the returned (high, low). The results must be below 2^62, and their norm below 2^63.
     """
@@ -120,10 +120,10 @@ def truncated(values: NDArray[Any], factor: float, out: Integers) -> tuple[Any, 
 
 @compiled(nogil=True, error_model="numpy")
 def add_truncated(values: NDArray[Any], factor: float, total: Integers) -> tuple[Any, Any]:
-    """Add factor values, truncated towards zero, to `total` modulo 2^64, and return the exact sum of their squares.
+    """Add factor * values, truncated towards zero, to `total` modulo 2^64. Return the exact sum of their squares.
 
-    In all other respects, this works like `truncated`. A call with -factor subtracts exactly the integers that a call
-    with factor adds.
+    The sum is returned as in `truncated`. A call with -factor subtracts exactly the integers that a call with factor
+    adds.
     """
     high, low = U(0), U(0)
     for i in range(values.shape[0]):

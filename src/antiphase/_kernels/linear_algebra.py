@@ -33,7 +33,7 @@ def solve_bands(bands: Array, right: Array) -> Array:
 def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
     """Compute out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i], without the terms where kernel[i] is not positive.
 
-    If all numbers are non-negative, nothing cancels, so even the smallest results have a small relative error.
+    If all numbers are non-negative, no terms cancel, so even the smallest results have a small relative error.
     """
     count, size = rows.shape
     out[:] = 0.0
@@ -59,7 +59,7 @@ def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
     """
     n, d = inverse.shape
     width = max(size, d)
-    sums = np.zeros((size, width))  # [i, q]: sum of H[j, j + q] for j >= i
+    sums = np.zeros((size, width))  # sums[i, q] is the sum of H[j, j + q] over all j >= i
     total = np.zeros(width)
     near = np.zeros((d, width))
     for i in range(n - 1, -1, -1):
@@ -69,7 +69,7 @@ def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
         for q in range(min(width, n - i) - 1, -1, -1):
             value = weights[i] * pivot if q == 0 else 0.0
             for r in range(1, min(d - 1, n - 1 - i) + 1):
-                # H[i + r, i + q], or by symmetry H[i + q, i + r] if q < r.
+                # This reads H[i + r, i + q], or if q < r, the equal entry H[i + q, i + r].
                 value -= inverse[i + r, r] * (near[r, q - r] if q >= r else near[q, r - q])
             near[0, q] = pivot * value
         for q in range(min(width, n - i)):

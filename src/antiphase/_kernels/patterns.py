@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
-ANCHOR = 4096
-ROUNDS = 200
-ROUNDING = 1e-10
+ANCHOR = 4096  # `buffered_square` recomputes powers after this many steps
+ROUNDS = 200  # maximum number of prices that `separated_sum` tries
+ROUNDING = 1e-10  # relative tolerance for rounding errors in `separated_sum`
 Gaps = NDArray[np.int32]
 
 
@@ -43,10 +43,12 @@ def _priced_sum(values: Array, separation: int, price: float, best: Array, count
 def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bool]:
     """Return an upper bound on the sum of at most `limit` non-negative values that are at least `separation` apart.
 
-    The second result is whether the bound is proved to equal the largest such sum. The limit is replaced by a price per
-    entry, a Lagrange multiplier: best(price) + price x limit is an upper bound for every price >= 0. At the best price,
-    the bound equals the largest sum, since the constraints form an interval matrix, which is totally unimodular. The
-    bound is convex and piecewise linear in the price, and the best price is where a falling and a rising piece meet.
+    The second result is True if the bound is proved to equal the largest such sum. The limit is replaced by a price per
+    entry (a Lagrange multiplier). Let best(price) be the largest sum of (value - price) over entries that are at least
+    `separation` apart. Then best(price) + price * limit is an upper bound for every price >= 0. For the price that
+    minimises it, the bound equals the largest sum, since the constraints form an interval matrix, which is totally
+    unimodular. The bound is convex and piecewise linear in the price. Its minimum is where a falling and a rising line
+    meet.
     """
     n = len(values)
     if limit <= 0:
@@ -80,7 +82,10 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
 def separated_rows(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
 ) -> Array:
-    """Return, for start <= i < stop, the largest sum of |X[i, j]| over the steps j of a pattern that contains i."""
+    """Return, for start <= i < stop, an upper bound on the sum of |X[i, j]| over the steps j of a pattern with step i.
+
+    A pattern has at most `limit` steps, which are at least `separation` apart.
+    """
     bands = diagonals.shape[1]
     out = np.empty(stop - start)
     row = np.empty(2 * bands - 1)
@@ -105,10 +110,10 @@ def separated_chain(
 ) -> None:
     """Fill value[q, j], the largest sum of |X| over patterns of q + 1 steps that end in j, for start <= j < stop.
 
-    Only consecutive steps of a pattern interact, with weight 2 |X|. The array `largest` holds running maxima:
-    largest[q, j] is the largest value[q, i] for i <= j. Both arrays hold only the last steps: step j is in column j
-    modulo the width. If the number of steps in a pattern is not limited, there is a single layer q = 0, which is its
-    own predecessor.
+    X is tridiagonal on every pattern, so only consecutive steps of a pattern contribute, with 2 |X[i, j]|. The array
+    `largest` holds running maxima: largest[q, j] is the largest value[q, i] for i <= j. Both arrays hold only the last
+    steps: step j is in column j modulo the width. If the number of steps in a pattern is not limited, there is a single
+    row q = 0, for patterns with any number of steps.
     """
     layers, width = value.shape
     for j in range(start, stop):
@@ -149,11 +154,11 @@ def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> f
 def shuffled_chain(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, epoch: int, value: Array, largest: Array
 ) -> float:
-    """Fill value[j], the largest sum over patterns with one step per epoch that end in j, for start <= j < stop.
+    """Fill value[j] for start <= j < stop: a bound on the sum of |X| over patterns that end in j, one step per epoch.
 
-    Adjacent epochs interact with weight 2 |X|, and other epochs through the row sums of `_far_sum`. Also fills
-    largest[e], the largest value in epoch e. Returns the largest result of `_far_sum`, which is zero if only adjacent
-    epochs interact.
+    A pair of steps i and j in adjacent epochs contributes 2 |X[i, j]|. All other epochs contribute the row sums of
+    `_far_sum`. Also fills largest[e], the largest value in epoch e. Returns the largest result of `_far_sum`. If it is
+    zero, only adjacent epochs contribute, and the values are the largest sums themselves.
     """
     bands = diagonals.shape[1]
     farthest = 0.0
@@ -176,8 +181,8 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
     """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a BLT matrix.
 
     The first column of the matrix is c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). The function makes one pass
-    over the steps and stores one number per buffer. Powers are recomputed directly every ANCHOR steps, so that rounding
-    errors do not grow with the number of steps.
+    over the steps and stores two numbers per buffer. Powers are recomputed directly every ANCHOR steps, so that
+    rounding errors do not grow with the number of steps.
     """
     buffers = len(decay)
     anchor = np.zeros(buffers)
@@ -216,15 +221,13 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
 
 @compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
-    """Combine the tables of two adjacent subtrees that both have participations, and write the result to `out`.
+    """Raise the entries of `out` to those of the combined table of two adjacent subtrees that both have participations.
 
-    An entry of `out` changes only if it becomes larger.
-
-    A gap is the number of free steps at one end of a subtree, at most b - 1. Entry [v, l] of a table is the largest gap
-    at the right end, among all patterns that have value v and a gap of at least l at the left end. It is -1 if there is
-    no such pattern. (`antiphase._sensitivity.tree` defines the value of a pattern. The tables count values from the
-    lowest one.) The values of the subtrees add up. The gap at the right end of the left subtree plus the gap at the
-    left end of the right subtree must be at least b - 1, where b is the separation.
+    A gap is the number of free steps at one end of a subtree, at most b - 1, where b is the separation. Entry [v, l] of
+    a table is the largest gap at the right end, among all patterns that have value v and a gap of at least l at the
+    left end. It is -1 if there is no such pattern. (`antiphase._sensitivity.tree` defines the value of a pattern. The
+    tables count values from the lowest one.) The values of the two subtrees add up. The gap at the right end of the
+    left subtree plus the gap at the left end of the right subtree must be at least b - 1.
     """
     b = left.shape[1]
     for u in range(left.shape[0]):

@@ -79,7 +79,7 @@ def invert_cdf(draws: Draws, table: Table) -> Ids:
 
 @compiled()
 def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> None:
-    """Write `count` distinct random numbers in [base, base + size) to out[at:], ascending, using draws[at:].
+    """Write `count` distinct random numbers in [base, base + size) to out[at:] in ascending order, using draws[at:].
 
     Uses Floyd's method: for j = size - count, ..., size - 1, choose a uniform number in [0, j], or j itself if that
     number was chosen before. Every set of `count` numbers is equally likely.
@@ -99,9 +99,9 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 @compiled()
 def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
-    """Return, for each j, counts[j] distinct random positions from block number first + j, ascending.
+    """Return, for each j, counts[j] distinct random positions from block number first + j, in ascending order.
 
-    Each position uses one draw. A block has `block` positions.
+    Each block has `block` positions. Each returned position uses one draw.
     """
     out = np.empty(draws.shape[0], np.int64)
     at = 0
@@ -160,7 +160,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
 
 @compiled()
 def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
-    """Return (order, starts), where order[starts[g] : starts[g + 1]] are the positions with key g, ascending."""
+    """Return (order, starts), where order[starts[g] : starts[g + 1]] are the positions of key g in ascending order."""
     starts = np.zeros(groups + 1, np.int64)
     for key in keys:
         starts[key + 1] += 1
@@ -180,9 +180,10 @@ def join_window(
 ) -> tuple[Ids, NDArray[np.int32], int]:
     """Return the ids that join within a window of `separation` steps, their offsets, and a position in `waiting`.
 
-    Id ids[i] becomes eligible at offset 0, or at offset eligible[j] if it equals waiting[j]. It then waits gaps[i]
-    steps, and joins if the resulting offset is inside the window. `ids` and `waiting` are ascending. `waiting` is read
-    from position `first` on, and the position where reading stopped is returned.
+    An offset is a number of steps from the start of the window. Id ids[i] becomes eligible at offset 0, or at offset
+    eligible[j] if it equals waiting[j]. It then waits gaps[i] steps, and joins if the resulting offset is inside the
+    window. `ids` and `waiting` are in ascending order. `waiting` is read from position `first` on. The last result is
+    the position where reading stopped.
     """
     joined = np.empty(ids.shape[0], np.int64)
     offsets = np.empty(ids.shape[0], np.int32)
@@ -203,7 +204,8 @@ def join_window(
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """Return, for each size, a random subset of 0..size-1 with min(size, limit) numbers. The subsets are concatenated.
 
-    The numbers of a subset are ascending. One draw is reserved for each number returned, whether it is used or not.
+    The numbers of each subset are in ascending order. One draw is reserved for each returned number, whether it is used
+    or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

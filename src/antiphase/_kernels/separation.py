@@ -1,6 +1,7 @@
 """Kernels for `PoissonMinSeparation`: random patterns, and means over all patterns by a recursion over the steps.
 
-A pattern is the set of steps in which one example takes part. `rate` is the probability that an eligible example joins.
+A pattern is the set of steps in which one example takes part. `rate` is the probability that an eligible example joins
+a step. b is `separation`, the number of steps after which an example that joined is eligible again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
-# Below, b is the separation, and f_t is the mean that `backward_log_means` defines.
-LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of f_{t+1}, ..., f_{t+b}
-SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, neighbouring f_t can share one floating-point scale
-RESCALE_ABOVE = 1e200
+# `backward_log_means` defines the mean f_t.
+LINEAR_EXPONENTS = 50.0  # exponents up to 50 keep f_t within a factor e^50 / (1 - rate)^b of f_{t+1}, ..., f_{t+b}
+SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, f_t, ..., f_{t+b} can share one floating-point scale
+RESCALE_ABOVE = 1e200  # `_linear_mean` rescales f_t if it is above this number or below its inverse
 
 
 @compiled(nogil=True)
@@ -43,10 +44,9 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
 def backward_log_means(exponents: Array, separation: int, rate: float, logs: Array) -> None:
     """Fill logs[t] = log f_t.
 
-    f_t is the mean of exp(sum of the exponents at the steps of a pattern) for an example first eligible in step t.
-
-    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, where b is the separation, and f_t = 1 after the last
-    step.
+    Here f_t is the mean of exp(sum_s exponents[s]) over the patterns of an example that is first eligible in step t,
+    where s runs over the steps of the pattern. It satisfies f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b},
+    with f_t = 1 after the last step.
     """
     n, b = len(exponents), separation
     log_join, log_miss = math.log(rate), math.log1p(-rate) if rate < 1.0 else -np.inf
@@ -75,7 +75,8 @@ def participation_probabilities(starting: Array, joining: Array, separation: int
 def start_log_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
     """Return log f_0 for a cold start, or the log of a weighted mean of f_0, ..., f_{b-1} for a warm start.
 
-    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}. `logs` holds log f_t.
+    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}. `logs` holds log f_t. `PoissonMinSeparation`
+    defines the warm start.
     """
     total = logs[0]
     if warm:
@@ -97,10 +98,10 @@ def separated_log_means(
     samples: Array,
     out: Array,
 ) -> None:
-    """Fill out[i, s] with the log of the mean of exp(sum_t l_t) over all patterns.
+    """Fill out[i, s] with the log of the mean of exp(sum_t l_t) over all patterns, where t runs over a pattern's steps.
 
-    The sum runs over the steps t of a pattern. l_t = scales[i] <c_t, y_s> + exponents[i, t], where y_s = samples[s] and
-    c_t is column t of C, with bands[r, t] = C[t + r, t].
+    Here l_t = scales[i] <c_t, y_s> + exponents[i, t], where y_s = samples[s] and c_t is column t of C. C is given by
+    bands[r, t] = C[t + r, t].
     """
     count, n = samples.shape
     products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)

@@ -1,10 +1,10 @@
 """The error of the binary tree under a workload, in one pass over the steps, which takes O(n log n) time.
 
 A workload A is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r]. The outputs s = A y are computed as
-s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0], from the last d outputs, where d is the number of bands
-minus one. A completed node waits until its parent is completed. Before step t, there is one waiting node at level l for
-each bit l that is set in t. `online_moments` and `full_moments` return the variance of every output and the covariance
-of the last d outputs, latest first.
+s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0], from the last d outputs, where y is the noise of the tree
+and d is the number of bands minus one. A completed node is called waiting until its parent is completed. Before step t,
+there is one waiting node at level l for each bit l that is set in t. `online_moments` and `full_moments` return the
+moments of s: the variance of every output, and the covariance of the last d outputs, latest first.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
     """Fill `shares`, and return var(y_t) and cov(y_t, new node), where the new node is the highest completed node.
 
-    The estimate of the new node is new noise plus the sum over l of shares[l] x (waiting node at level l). The noise
-    y_t is this estimate minus the estimates of the nodes that it replaces.
+    The estimate of the new node is new noise plus the sum over l of shares[l] times the estimate of the waiting node at
+    level l. The noise y_t is the estimate of the new node minus the estimates of the nodes that it replaces.
     """
     noise = node = weights[top] ** 2
     share = 1.0
@@ -112,9 +112,9 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
 
     X is inverted from the leaves up. The Gram matrix of the subtree of node v is X_v = diag(X_left, X_right) + 1 1^T,
     so quadratic forms of X_v^-1 follow from the quadratic forms of the children. Let R be the last d rows of A when v
-    is completed, restricted to the steps of v. On these steps, all later rows of A are combinations of the rows of R.
-    It is therefore enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry, the map from the last d outputs
-    at that time to the last d outputs now.
+    is completed, restricted to the steps of v. On these steps, all later rows of A are linear combinations of the rows
+    of R. It is therefore enough to store three arrays for v: form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry. The
+    matrix carry maps the last d outputs when v was completed to the last d outputs now.
     """
     n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
     height = _height(n)
@@ -131,7 +131,7 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
         new_mean[0] = 1.0 / bands[t, 0]
         new_form[0, 0] = new_mean[0] ** 2
         for level in range(height):
-            used = d if level < top else 1  # a node that is not finished needs only the row of this step
+            used = d if level < top else 1  # for a node that is not completed, only the row of this step is needed
             if t >> level & 1:
                 _advance_carry(bands[t], carry[level])
                 _add_carried(used, carry[level], form[level], mean[level], new_form, new_mean)

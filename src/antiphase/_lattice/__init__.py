@@ -1,6 +1,6 @@
 """Lattice noise: noise in exact integers, so that the guarantee covers every released bit.
 
-docs/lattice-noise.md describes the mechanism and proves it.
+docs/lattice-noise.md describes the mechanism and proves its guarantee.
 """
 
 from antiphase._lattice.grid import SHRINKS, Lattice, add_exactly, choose_lattice, largest_and_norm, rounded_strategy

@@ -1,4 +1,4 @@
-"""The `Lattice` of a mechanism: its grid, the clipping norm as an integer, and contributions on the grid."""
+"""The `Lattice` of a mechanism: its grid, the clipping norm in grid units, and contributions rounded to the grid."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from antiphase.strategies import BLT, Stamped, Strategy
 SMALLEST_NORM_BITS = 32  # the clipping norm has at least this many bits in grid units, if the range allows it
 LARGEST_NORM_BITS = 46
 LARGEST_SIGMA = 1 << 54  # largest standard deviation that the sampler supports, in grid units
-SPARE_BITS = 20  # rounding adds at most 2^-20 of a contribution's norm to the sensitivity, if the range allows it
-NEEDED_BITS = 7  # if the range is too small for SPARE_BITS, rounding may add up to 2^-7 instead
+SPARE_BITS = 20  # if the range allows it, rounding adds at most 2^-20 of a contribution's norm to the sensitivity
+NEEDED_BITS = 7  # if the range is too small for SPARE_BITS, rounding may add up to 2^-7 of this norm instead
 LARGEST_EXPONENT = 900
-SHRINKS = 40
+SHRINKS = 40  # maximum number of attempts to scale a contribution so that its exact norm is small enough
 OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes, whose NumPy kind is void
 SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # range of numbers whose squares can be added up in float64
 Integers = NDArray[np.int64]
@@ -45,8 +45,8 @@ class Lattice:
     holds for the released integers themselves, not only for real numbers. See docs/lattice-noise.md.
 
     Args:
-        exponent: the grid is 2^exponent.
-        norm: largest norm of a contribution, in units of the grid.
+        exponent: binary exponent of the grid unit, 2^exponent.
+        norm: largest norm of a contribution, in grid units.
         entries: largest number of coordinates (model parameters), d. The guarantee holds for up to d coordinates.
         fraction_bits: fractional bits of the buffers of a BLT; otherwise 0.
 
@@ -75,19 +75,19 @@ class Lattice:
 
     @property
     def grid(self) -> float:
-        """The grid, 2^exponent."""
+        """The grid unit, 2^exponent."""
         return math.ldexp(1.0, self.exponent)
 
     @property
     def clip_norm(self) -> float:
-        """Largest norm of a contribution, as a real number: norm x grid."""
+        """Largest norm of a contribution as a real number, norm * grid."""
         return math.ldexp(float(self.norm), self.exponent)
 
     def rounding(self, strategy: Strategy, count: int) -> float:
         """Return how much rounding adds to the sensitivity for contributions of norm 1: K sqrt(d R) / norm, rounded up.
 
-        d is the number of coordinates, R the number of rows of C in which rounding can make a difference, and K a bound
-        on each difference (see `rounding.py`).
+        d is the number of coordinates. R is the number of rows of C in which the rounding error can differ between
+        neighbouring data sets, and K bounds the difference in each coordinate of such a row (see `rounding.py`).
 
         Args:
             strategy: strategy from `rounded_strategy`.
@@ -97,7 +97,10 @@ class Lattice:
         return term / self.norm * (1.0 + 1e-12)
 
     def check(self, strategy: Strategy, noise_std: float) -> None:
-        """Raise `Refused` if the noise might not fit into 64-bit integers, or `NotProved` if no proof covers it."""
+        """Raise an error if the noise cannot be computed in 64-bit integers.
+
+        It is `Refused` if a number might not fit, and `NotProved` if there is no proof for the strategy.
+        """
         sigma = self.sigma(noise_std) if math.isfinite(noise_std) else LARGEST_SIGMA + 1
         if sigma > LARGEST_SIGMA:
             raise Refused(
@@ -129,8 +132,8 @@ class Lattice:
     ) -> None:
         """Add the integers that `contribution` returns to `totals`, in place and modulo 2^64, without another copy.
 
-        If the norm of the integers turns out to be too large, they are subtracted again, which is exact. If an
-        exception is raised halfway, such as KeyboardInterrupt, the totals must not be used.
+        If the norm of the integers turns out to be too large, they are subtracted again, which is exact, and smaller
+        integers are added. If an exception such as KeyboardInterrupt is raised halfway, the totals must not be used.
 
         Args:
             totals: one contiguous array of int64 for each leaf.
@@ -179,15 +182,15 @@ class Lattice:
         if not SMALLEST_SQUARED < largest < LARGEST_SQUARED:  # squares may have overflowed or underflowed
             flat = [array.astype(np.float64) / largest for array in flat]
             norm = _largest_and_norm(flat)[1]
-            unit *= largest  # may overflow to infinity, but then the update is clipped anyway
+            unit *= largest  # this may overflow to infinity, but then the contribution is clipped anyway
         return flat, min(unit, self.norm / norm)
 
     def clipped_sum(self, arrays: Sequence[ArrayLike], mask: ArrayLike | None = None) -> list[Integers]:
         """Return the exact sum of the contributions of a batch.
 
         Args:
-            arrays: one array for each leaf, whose first axis numbers the examples.
-            mask: which examples to include; None for all.
+            arrays: one array for each leaf, whose first axis runs over the examples.
+            mask: booleans that say which examples to include; None for all.
         """
         given = [_numbers(array) for array in arrays]
         counts = {len(array) if array.ndim else None for array in given}
@@ -208,15 +211,15 @@ class Lattice:
         return totals
 
     def value(self, arrays: Iterable[Integers]) -> list[Array]:
-        """Return integers as real numbers in float64: integer x grid. As post-processing, this costs no privacy."""
+        """Return integers times `grid`, as float64. This is post-processing and costs no privacy."""
         return [np.ldexp(np.asarray(array).astype(np.float64), self.exponent) for array in arrays]
 
 
 def largest_and_norm(arrays: Iterable[ArrayLike]) -> tuple[float, float]:
-    """Return the largest absolute value and the norm of an update, in float64, with rounding errors.
+    """Return the largest absolute value and the norm of an update, computed in float64.
 
-    The largest value is NaN or infinite if any entry is. The norm may be infinite, or too small, if squares overflow or
-    underflow.
+    The largest absolute value is NaN or infinite if any entry is. The norm has rounding errors. It may be infinite if
+    squares overflow, and too small if they underflow.
     """
     return _largest_and_norm([_floats(_numbers(array)) for array in arrays])
 
@@ -250,8 +253,8 @@ def add_exactly(totals: Sequence[Integers], values: Sequence[Integers]) -> None:
     """Add integers in place, modulo 2^64.
 
     Sums that do not fit into 64 bits wrap around. Wrapping is post-processing of the exact sum, so it costs no privacy.
-    An error would reveal that the sum is large. With norms of at most 2^47, the sum of fewer than 2^14 examples always
-    fits.
+    An error, in contrast, would reveal that the sum is large. The norm of a contribution is at most 2^47, so the sum of
+    fewer than 2^14 contributions always fits.
     """
     for total, value in zip(totals, values, strict=True):
         if getattr(total, "shape", None) != getattr(value, "shape", ()) or not _are_int64(total, value):
@@ -271,7 +274,7 @@ def _are_int64(*arrays: object) -> bool:
 
 
 def _numbers(given: ArrayLike) -> NDArray[Any]:
-    """Return an array of real numbers. The check looks only at the dtype, so an error does not depend on the values."""
+    """Return an array of real numbers. The check looks only at the dtype, so an error does not depend on the data."""
     array = np.asarray(given)
     masked = isinstance(given, np.ma.MaskedArray)
     if masked or (array.dtype.kind not in "fiub" and array.dtype.name not in OTHER_FLOATS):
@@ -322,9 +325,9 @@ def choose_lattice(
 ) -> Lattice:
     """Return a lattice that is fine enough for the rounding to be negligible, and coarse enough for 64-bit integers.
 
-    Rounding adds at most 2^-20 times the norm of a contribution to the sensitivity. If such a grid is too fine (for 62
-    bits, for the sampler or for the largest `Lattice.norm`), a coarser grid is chosen, and rounding may add up to
-    2^-7 times the norm. If that grid is still too fine, `NotProved` is raised.
+    If possible, rounding adds at most 2^-20 times the norm of a contribution to the sensitivity. If such a grid is too
+    fine (for 62 bits, for the sampler or for the largest `Lattice.norm`), a coarser grid is chosen. Rounding may then
+    add up to 2^-7 times the norm. If that grid is still too fine, `NotProved` is raised.
 
     Args:
         strategy: strategy from `rounded_strategy`.

@@ -1,7 +1,7 @@
-"""The integer form of a recursion: coefficients as integers in units of 2^-40.
+"""The integer form of a recursion, whose coefficients are integers in units of 2^-40.
 
-A recursion has an integer form if its C has ones on its diagonal and its coefficients are multiples of 2^-40. Then no
-coefficient is rounded when noise is made, so noise and accounting use exactly the same C.
+A recursion has an integer form if its C has ones on the diagonal and its coefficients are multiples of 2^-40. Then no
+coefficient is rounded when noise is computed, so noise and accounting use exactly the same C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IntegerSum:
 
     @property
     def keeps_draws(self) -> bool:
-        """Whether the history holds draws instead of outputs."""
+        """True if the history holds draws instead of outputs."""
         return isinstance(self.recursion, MovingSum)
 
     @property
@@ -54,7 +54,7 @@ class IntegerSum:
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerBuffers:
-    """The recursion of a BLT: y = z - round(scale . b), then b <- round(decay b) + y, where b has fractional bits.
+    """The recursion of a BLT: y = z - round(scale . b), then b <- round(decay b) + y. Buffers b have fractional bits.
 
     Args:
         recursion: the `Buffers` recursion.
@@ -110,7 +110,8 @@ def _tail(strategy: Strategy, rows: Array, sign: float) -> Integers:
     """Return all but the first coefficient of each row, times `sign`, as integers."""
     if not (rows[:, 0] == 1.0).all():
         raise NotProved(
-            f"Lattice noise needs a C with ones on its diagonal, but this {type(strategy).__name__} has other entries.",
+            f"Lattice noise needs a C with ones on its diagonal. The diagonal of this {type(strategy).__name__} has "
+            "other entries.",
             hint="use rounded_strategy(strategy), which divides C by a constant diagonal; for other diagonals there is "
             "no proof",
         )
@@ -131,6 +132,6 @@ def _integers(strategy: Strategy, values: Array) -> Integers:
 
 def _unsupported(strategy: Strategy) -> NotProved:
     return NotProved(
-        f"There is no lattice noise for {type(strategy).__name__}: its noise is not a recursion over past steps.",
+        f"There is no lattice noise for this {type(strategy).__name__}, because its recursion has no integer form.",
         hint=f"use {SUPPORTED}; or floating-point noise (lattice=False)",
     )

@@ -1,11 +1,11 @@
 """Checks that all numbers of lattice noise fit into 62 bits, except with a negligible probability.
 
 In every coordinate, the noise is y = N (z + r). Here z = floor(Z) with entries of Z drawn from N(0, sigma^2), so
-|z - Z| < 1 in each of the n steps. r is the total rounding error of a step: at most 1/2 for the sum, plus (K - 1) / 2
-for the buffers of a BLT, where K is `rounding_factor`. Let v be the norm of a row of N. Then
-|y_t| <= |(N Z)_t| + (1 + K / 2) v sqrt(n), and |(N Z)_t| exceeds END_OF_TAIL v sigma with probability at most
-exp(-END_OF_TAIL^2 / 2). The same holds for the buffers of a BLT, where v is the norm of the row that maps z to a
-buffer. The rounding errors of a buffer add at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
+|z_t - Z_t| < 1 in each of the n steps. The total rounding error r_t of a step is at most 1/2 for the sum, plus
+(K - 1) / 2 for the buffers of a BLT, where K is `rounding_factor`. Let v be the norm of row t of N. Then
+|y_t| <= |(N Z)_t| + (1 + K / 2) v sqrt(n), and |(N Z)_t| exceeds END_OF_TAIL * v * sigma with probability at most
+exp(-END_OF_TAIL^2 / 2). Both bounds also hold for the buffers of a BLT, where v is the norm of the row that maps z to a
+buffer. The rounding errors of a buffer itself add at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
 fractional bits. The norms are computed in float64, and `SAFETY` covers the rounding errors of this computation.
 
 If a number does not fit, the noise differs from the noise in the proof. So the probability of this event is added to
@@ -24,9 +24,9 @@ from antiphase._lattice.integers import IntegerBuffers, IntegerForm, IntegerRest
 from antiphase._lattice.rounding import lifetimes, rounding_factor
 from antiphase.strategies import Buffers, Feedback, MovingSum, Strategy
 
-END_OF_TAIL = 54.0  # in standard deviations
+END_OF_TAIL = 54.0  # in standard deviations; the probability of a larger value is added to delta
 SAFETY = 2.0  # factor that covers rounding errors of the norms
-LARGEST = 2.0**61
+LARGEST = 2.0**61  # limit for the absolute value of every number
 LARGEST_WORK = 1 << 34  # maximum number of multiplications to compute the norms
 
 
@@ -35,14 +35,17 @@ def check_range(strategy: Strategy, form: IntegerForm, sigma: int, fraction_bits
     found = largest_number(form, sigma, fraction_bits)
     if not found <= LARGEST:
         raise Refused(
-            f"Lattice noise of this {type(strategy).__name__} does not fit into 64-bit integers: numbers of up to "
+            f"Lattice noise of this {type(strategy).__name__} does not fit into 64-bit integers. Numbers of up to "
             f"2^{math.log2(found) if found < math.inf else math.inf:.1f} are possible, and 2^61 is the limit.",
             hint="use a coarser grid, or a strategy whose inverse does not grow from step to step",
         )
 
 
 def largest_number(form: IntegerForm, sigma: int, fraction_bits: int) -> float:
-    """Return a bound on the absolute values of all numbers of a run. `log_overflow` bounds the chance that it fails."""
+    """Return a bound on the absolute values of all numbers of a run.
+
+    `log_overflow` bounds the probability that a number exceeds it.
+    """
     inner = form.inner if isinstance(form, IntegerRestart) else form
     with np.errstate(all="ignore"):
         norm, steps = _norm(inner) * 2.0**fraction_bits, inner.recursion.steps
@@ -54,14 +57,14 @@ def largest_number(form: IntegerForm, sigma: int, fraction_bits: int) -> float:
 
 
 def log_overflow(strategy: Strategy, entries: int) -> float:
-    """Return the logarithm of a bound on the probability that a number of a run does not fit."""
+    """Return the logarithm of a bound on the probability that any number of a run exceeds `largest_number`."""
     recursion = strategy.recursion()
     numbers = recursion.rows * entries * (2 + recursion.memory_copies)
     return math.log(max(numbers, 1)) - END_OF_TAIL**2 / 2.0 + 1e-10
 
 
 def _norm(form: IntegerSum | IntegerBuffers) -> float:
-    """Return the largest norm of a row of the map from z to outputs, draws or buffers."""
+    """Return the largest norm of a row of the matrix that maps z to the outputs, or to the buffers of a BLT."""
     if isinstance(form, IntegerBuffers):
         return _buffers(form.recursion)
     recursion = form.recursion
@@ -104,7 +107,8 @@ def _banded(recursion: Feedback) -> float:
 def _buffers(recursion: Buffers) -> float:
     """Return the largest standard deviation of outputs and buffers of a BLT.
 
-    Before a step, b = sum_i (D - 1 scale^T)^i 1 z_{t-1-i}, where D is the diagonal matrix of decays.
+    Before step t, the buffers are b = sum_i (D - 1 scale^T)^i 1 z_{t-1-i}, where D is the diagonal matrix of decays and
+    1 is the vector of ones.
     """
     one, scale = np.ones(len(recursion.decay)), recursion.scale
     covariance = _gram(np.diag(recursion.decay) - np.outer(one, scale), one, recursion.steps)

@@ -6,10 +6,10 @@ proofs.
 
 | noise | K | R, for k participations in n steps |
 |---|---|---|
-| feedback over past outputs, b bands | 1 | k (b - 1), at most n - 1 |
+| feedback over past outputs, b bands | 1 | k (b - 1), but at most n - 1 |
 | buffers with f fractional bits | 1 + 2^-f sum_j abs(scale_j) min(n, 1 / (1 - decay_j)) | n - 1 |
 | moving sum over past draws | sum of the absolute entries of the first column of C | n - 1 |
-| restarted for each block of m steps | as for one block | as for one block, times min(k, number of blocks) |
+| restart for each block of m steps | K of one block | (m - 1) min(k, number of blocks); feedback: at most k (b - 1) |
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _column_sum(recursion: MovingSum) -> float:
         error = 2.0 * (len(coefficients) + 3) * 2.0**-53 * total * float(np.abs(coefficients).sum())
     if not error <= LARGEST_ERROR:
         raise NotProved(
-            "The rounding of lattice noise with this BandedInverse cannot be bounded: the entries of its C add up to "
-            f"about {total:.1e}, too many digits for float64.",
+            "The rounding of lattice noise with this BandedInverse cannot be bounded. The absolute entries of a column "
+            f"of C add up to about {total:.1e}, and float64 is not precise enough to compute this sum.",
             hint="use a strategy whose C has smaller entries, or floating-point noise (lattice=False)",
         )
     return total * max(SERIES_ROUNDING, 1.0 + error)

@@ -32,10 +32,10 @@ def choose(
     Args:
         recursion: description of how to compute N z, where N is the noising matrix and z the white noise.
         factor: number that N z is multiplied by.
-        entries: number of coordinates in the stream.
+        entries: number of entries of the noise vector.
         dtype: float32 or float64.
-        lookahead: number of steps computed at once, for lower-triangular C; None for the default.
-        regenerate: whether to draw old rows of z again instead of storing them, for BandedInverse.
+        lookahead: number of steps computed at once if C is lower triangular; None for the default.
+        regenerate: for BandedInverse, whether to draw old rows of z again instead of storing them.
         file: path for strategies in which each step needs all of z. The noise of all steps is then stored in a
             temporary file next to this path. None to store it in memory.
     """
@@ -69,9 +69,9 @@ def choose(
 
 @final
 class RestartCorrelator(Correlator):
-    """Restarts an inner correlator for each block: block k uses rows k m, ..., k m + m - 1 of z.
+    """Restarts an inner correlator for each block of steps.
 
-    Here m is the number of rows of the inner recursion.
+    Block k uses rows k m, ..., k m + m - 1 of z, where m is the number of rows of the inner recursion.
     """
 
     recursion: Restart
@@ -84,7 +84,7 @@ class RestartCorrelator(Correlator):
         self.state = inner.state
 
     def state_rows(self) -> int:
-        """Return 0: the inner correlator holds the state."""
+        """Return 0, because the inner correlator holds the state."""
         return 0
 
     def begin(self, step: int) -> None:
@@ -111,6 +111,6 @@ class RestartCorrelator(Correlator):
         self._inner.reset()
 
     def replay_from(self, step: int) -> int:
-        """Return the step of this block from which the inner correlator must be replayed."""
+        """Return the step from which to replay. It is in the same block as `step`."""
         steps = self.recursion.inner.steps
         return step // steps * steps + self._inner.replay_from(step % steps)

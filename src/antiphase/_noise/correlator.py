@@ -21,8 +21,8 @@ from antiphase.strategies import Recursion
 Noise = NDArray[Any]  # float32 or float64
 White = Callable[[int, Noise], None]  # white(row, out) fills `out` with one row of z, restricted to the current part
 
-LANES = 128  # entries per strip of state; repeated here because the kernels are imported only when they are used
-PART = 1 << 16  # entries processed at once; few enough for the CPU caches, and enough to amortise the calls
+LANES = 128  # entries per strip of state; defined again here because the kernels are imported only when they are used
+PART = 1 << 16  # entries of a part: few enough for the CPU caches, and enough that the calls take little extra time
 SMALLEST_PART = 1 << 13
 
 
@@ -36,7 +36,7 @@ class Part:
 
     @property
     def strips(self) -> slice:
-        """Strips of the state that hold these entries."""
+        """Strips of the state that hold these entries (see `Correlator`)."""
         return slice(self.start // LANES, -(-self.stop // LANES))
 
     @property
@@ -62,17 +62,17 @@ class Scratch:
 
 
 class Correlator(ABC):
-    """Base class: computes factor * (N z)_t for each step t, in order, where z is white noise and N the inverse of C.
+    """Base class: computes factor * (N z)_t for each step t, in order, where z is white noise and N C = I.
 
     For each step, call `begin(step)`, then `make` for every part, in any order and on any thread, then `end()`. The
-    state is an array of shape (strips, rows, LANES), and each part reads and writes only its own strips (groups of
-    LANES entries). If `lookahead` is above 1, several steps are computed at once and stay in the state until they are
-    requested.
+    state is an array of shape (strips, rows, LANES). A strip holds LANES entries of the noise vector, and each part
+    reads and writes only its own strips. If `lookahead` is above 1, several steps are computed at once and stay in the
+    state until they are requested.
     """
 
-    part: int = PART
+    part: int = PART  # largest number of entries of a part
     lookahead: int = 1
-    is_replayed: bool = False  # whether the state is recomputed from z instead of saved
+    is_replayed: bool = False  # if True, the state is not saved with a stream but recomputed from z
 
     def __init__(self, recursion: Recursion, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
         self.recursion = recursion
@@ -80,8 +80,8 @@ class Correlator(ABC):
         self.entries = entries
         self.dtype = dtype
         self.step = 0
-        self.fresh = 0  # number of steps to compute now; 0 if the current step is already in the state
-        self.made = 0  # number of steps computed so far, whether they were requested or not
+        self.fresh = 0  # number of steps to compute now; 0 if the noise of this step is already in the state
+        self.made = 0  # number of steps computed so far, including steps that have not been requested yet
         self.state = self.allocate(self.state_rows())
 
     @abstractmethod
@@ -131,12 +131,12 @@ class Correlator(ABC):
 
 
 def part_for(lookahead: int) -> int:
-    """Return the number of entries to process at once if z of `lookahead` steps is held in memory."""
+    """Return the number of entries of a part, which is smaller if z of many steps must be held in memory."""
     return max(2 * PART // lookahead // LANES * LANES, SMALLEST_PART) if lookahead > 1 else PART
 
 
 def padded(block: Array, rows: int, columns: int) -> Array:
-    """Return the matrix, padded with zeros to multiples of `rows` and `columns`, as the kernels require."""
+    """Return the matrix, padded with zeros so that its shape is a multiple of (rows, columns), as kernels require."""
     height, width = (-(-n // m) * m for n, m in zip(block.shape, (rows, columns), strict=True))
     out = np.zeros((height, width))
     out[: block.shape[0], : block.shape[1]] = block

@@ -1,4 +1,7 @@
-"""The engine of a noise stream, which computes each step's noise on several threads with a correlator."""
+"""The engine of a noise stream, which computes each step's noise on several threads with a correlator.
+
+A leaf is one array of the model. A part is a range of entries of the noise vector.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ class Ahead:
     """The noise of the next step, computed before it is requested.
 
     Args:
-        noise: noise of all leaves, complete once the work is finished.
-        work: the work that the background thread has started; None once it is finished.
+        noise: noise of all leaves. It is complete when `work` is finished.
+        work: the work that the background thread has started; None after it has been finished.
     """
 
     noise: Noise = field(repr=False)
@@ -91,7 +94,7 @@ class Engine:
             check_lattice(mechanism, self._leaves)
             longer = mechanism.strategy
         with self.exclusive():
-            if self._ahead is not None:  # in a longer tree, this step can have different noise
+            if self._ahead is not None:  # the noise of this step can be different in a longer tree
                 raise Refused(
                     f"The stream cannot be extended now: the noise of step {self.step} has been computed already.",
                     hint="take the noise of this step first, then extend the stream",
@@ -160,7 +163,7 @@ class Engine:
         return ahead.noise
 
     def abandon(self) -> None:
-        """Stop computing ahead and discard the noise. If work was in progress, the engine cannot be used again."""
+        """Stop computing ahead. If work was in progress, its noise is lost and the engine cannot be used again."""
         ahead = self._ahead
         if ahead is not None and ahead.work is not None and this_process() == self._process:
             self._is_whole = False
@@ -237,20 +240,20 @@ class Engine:
             )
         if this_process() != self._process:
             raise Refused(
-                "A stream cannot be used in a fork of the process that created it: both processes would add the same "
-                "noise.",
+                "A stream cannot be used in a fork of the process that created it, because both processes would add "
+                "the same noise.",
                 hint="create each worker's stream in that worker, with the regions of its own leaves",
             )
 
     @property
     def saved_state(self) -> NDArray[Any]:
-        """State to save in a file; empty if the state is replayed instead."""
+        """The state to save in a file. It is empty if the state is replayed instead of saved."""
         state = self.correlator.state
         return state[:0] if self.correlator.is_replayed else state
 
     def resume(self, step: int, made: int, ahead: Noise | None = None) -> None:
         """Continue at `step` with the saved state, and with the noise of this step if it was computed ahead."""
-        next_step = step if ahead is None else step + 1  # next step of the correlator
+        next_step = step if ahead is None else step + 1  # the next step that the correlator computes
         if self.correlator.is_replayed:
             self.replay(next_step)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-GUARD = 32  # extra bits of intermediate results
+GUARD = 32  # number of extra bits in intermediate results
 SMALL = 8  # the exponent is halved until it is below 2^-SMALL
 
 Interval = tuple[int, int]
@@ -20,15 +20,15 @@ def ceil_divided(a: int, b: int) -> int:
 
 
 def times(a: Interval, b: Interval, bits: int) -> Interval:
-    """Return an interval that contains the products of non-negative numbers in two intervals."""
+    """Return an interval that contains x y for all x in the interval a and y in the interval b, if none is negative."""
     return a[0] * b[0] >> bits, ceil_divided(a[1] * b[1], 1 << bits)
 
 
 def exp_minus(x: Fraction, bits: int) -> Interval:
     """Return integers (low, high) with low <= 2^bits exp(-x) <= high, for x >= 0.
 
-    exp(-x / 2^r) is computed from its series, whose partial sums are alternately above and below the limit, and then
-    squared r times.
+    First, exp(-x / 2^r) is computed from its series, whose partial sums are alternately above and below the true value.
+    The result is then squared r times.
 
     >>> low, high = exp_minus(Fraction(1), 60)
     >>> high - low <= 2, abs(low / 2**60 - 0.36787944117144233) < 1e-15
@@ -46,7 +46,7 @@ def exp_minus(x: Fraction, bits: int) -> Interval:
         term_low = term_low * numerator // (denominator * i)
         term_high = ceil_divided(term_high * numerator, denominator * i)
         low, high = (low - term_high, high - term_low) if i % 2 else (low + term_low, high + term_high)
-    value = (max(low - 1, 0), high + 1)  # the omitted terms sum to at most the first of them, in absolute value
+    value = (max(low - 1, 0), high + 1)  # in absolute value, the sum of the omitted terms is at most the first of them
     for _ in range(halvings):
         value = times(value, value, work)
     return value[0] >> (work - bits), ceil_divided(value[1], 1 << (work - bits))

@@ -1,8 +1,8 @@
 """Exact draws of floor(Z), Z ~ N(0, sigma^2), for a positive integer sigma, without floating-point arithmetic.
 
 **Method.** This is rejection sampling, following Karney (2016). Uniform random numbers are compared with exact
-probabilities. Their bits are drawn only as comparisons need them. Split [0, infinity) into cells of width w, which is
-sigma / 256, rounded down to an integer, but at least 1. Cell k = 0, 1, ... is [k w, (k + 1) w). Let
+probabilities, and their bits are drawn only as comparisons need them. Split [0, infinity) into cells of width w. The
+width is sigma / 256, rounded down to an integer, but at least 1. Cell k = 0, 1, ... is [k w, (k + 1) w). Let
 H = w^2 / (2 sigma^2).
 
 1. U chooses the cell k with probability e_k / (e_0 + e_1 + ...), where e_k = exp(-H k^2).
@@ -16,10 +16,10 @@ draw in 600 is rejected.
 
 **Lazy bits.** U, V and W are infinite strings of random bits. The kernel sees only their first 64, 63 and 64 bits. It
 decides a comparison only if the outcome is the same for all possible later bits. This leaves a draw undecided with a
-probability of about 2^-52 + w 2^-63. `Trial` then continues with more bits and with intervals of rational numbers,
+probability of about 2^-52 + w * 2^-63. `Trial` then continues with more bits and with intervals of rational numbers,
 until every comparison is decided. The result is a function of the infinite strings, so it does not matter whether the
-kernel or `Trial` decides. The tables of the kernel are floors of 2^64 times probabilities. They are also exact, because
-they are computed from intervals that are narrow enough to determine the floor.
+kernel or `Trial` decides. The tables of the kernel do not make the result less exact. They hold integer bounds on 2^64
+times probabilities, and the kernel decides a comparison only if these bounds prove its outcome.
 
 **Addresses.** The words of entry i of a row of z do not depend on any other entry. Their address consists of the two
 64-bit counter fields of `source.py`, the row field and the number of an AES block:
@@ -28,9 +28,9 @@ they are computed from intervals that are narrow enough to determine the floor.
     block       attempt 0, chunk 0: blocks 96 t, ..., 96 t + 95 for tile t, which has 64 entries
                 all others: blocks 2 i and 2 i + 1 for entry i
 
-Attempt a is the a-th repetition after a rejection. Chunk c > 0 holds the next 64 bits of each of U, V and W. So no
-block is used for two purposes. Running out of attempts (2^11) or chunks (2^12) raises an error; the probability is
-below 2^-10000.
+Attempt a is the a-th repetition after a rejection. Chunk c > 0 holds the c-th group of 64 more bits of U, V and W. So
+no block is used for two purposes. If the attempts (2^11) or chunks (2^12) run out, an error is raised. The probability
+of this is below 2^-10000.
 
 Reference: Karney 2016, "Sampling exactly from the normal distribution"; the lazy comparison of bits is due to von
 Neumann 1951.
@@ -59,16 +59,16 @@ TILES_AT_ONCE = LARGEST // TILE_BYTES // 2
 CHUNK_BYTES = 32  # three words, and an unused one
 CELLS = 256  # number of cells per sigma
 LARGEST_SIGMA = 1 << 54  # up to this sigma, V has more bits than the width of a cell, and 64 sigma fits into 61 bits
-LARGEST_DRAW = 1 << 61
+LARGEST_DRAW = 1 << 61  # largest absolute value of a draw, more than 100 sigma
 ROW_BITS, CHUNK_BITS, ATTEMPT_BITS = 40, 12, 11
 TABLE_BITS = 128
 REJECTED = 1
 Integers = NDArray[np.int64]
-ChunkOf = Callable[[int, int], tuple[int, int, int]]  # (attempt, chunk) to words of U, V and W
+ChunkOf = Callable[[int, int], tuple[int, int, int]]  # maps (attempt, chunk) to the words of U, V and W
 
 
 def row_field(row: int, attempt: int = 0, chunk: int = 0) -> int:
-    """Return the row field of the counter."""
+    """Return the row field of the counter, as defined in the module docstring."""
     if not (0 <= row < 1 << ROW_BITS and attempt < 1 << ATTEMPT_BITS and chunk < 1 << CHUNK_BITS):
         raise AntiphaseError(
             f"There are no random words for row {row}, attempt {attempt}, chunk {chunk}.",
@@ -112,7 +112,7 @@ def cells_of(sigma: int, bits: int) -> Cells:
         low, high = low + term[0], high + term[1]
         sums.append((low, high))
         term, step = times(term, step, bits), times(step, square, bits)
-    # The rest is at most term + term step + term step^2 + ..., because the step only shrinks.
+    # The omitted terms add up to at most term * (1 + step + step^2 + ...), because `step` decreases from term to term.
     rest = ceil_divided(term[1] << bits, (1 << bits) - step[1])
     return Cells(bits, tuple(sums), (low, high + rest))
 
@@ -143,7 +143,7 @@ def tables_of(sigma: int) -> Tables:
 
 
 def _thresholds(sigma: int) -> list[int]:
-    """Return integers T_k <= 2^64 P(cell k or an earlier one) <= T_k + 1, up to the first T_k that is 2^64 - 1.
+    """Return integers T_k with T_k <= 2^64 P(cell k or an earlier one) <= T_k + 1, up to the first that is 2^64 - 1.
 
     So the cell is at most k if the first word of U is below T_k, and larger than k if the word is above T_k.
     """
@@ -173,11 +173,11 @@ def _squeeze(half_square: Fraction, count: int) -> list[int]:
 
 @final
 class Trial:
-    """One attempt at a draw, decided with as many bits as needed.
+    """One attempt at a draw, which reads as many bits as it needs.
 
     Args:
         sigma: standard deviation.
-        chunk: function from the number of a chunk to its words (U, V, W).
+        chunk: function that maps the number of a chunk to its words of U, V and W.
     """
 
     def __init__(self, sigma: int, chunk: Callable[[int], tuple[int, int, int]]) -> None:
@@ -206,7 +206,7 @@ class Trial:
             chunks += 1
 
     def _cell(self, u: int, bits: int) -> int | None:
-        """Return the cell k with P(earlier cells) <= U < P(k or earlier cells), if the bits decide it."""
+        """Return the cell k with P(earlier cells) <= U < P(k or earlier cells); None if more bits are needed."""
         cells = cells_of(self._sigma, bits + TABLE_BITS)
         low, high = -1, len(cells.sums)  # the cell is above `low` and at most `high`
         while high - low > 1:
@@ -221,7 +221,7 @@ class Trial:
         return high if high < len(cells.sums) else None
 
     def _accepts(self, cell: int, v: int, w: int, bits: int) -> bool | None:
-        """Return whether W < exp(-H V (2 k + V)), if the bits decide it. V has one bit fewer than U and W."""
+        """Return whether W < exp(-H V (2 k + V)); None if more bits are needed. V has one bit fewer than U and W."""
         unit = 1 << (bits - 1)
         nearest, farthest = Fraction(v, unit), Fraction(v + 1, unit)
         if w + 1 <= exp_minus(self._half_square * farthest * (2 * cell + farthest), bits)[0]:
@@ -231,13 +231,13 @@ class Trial:
         return None
 
     def _floor(self, v: int, bits: int) -> int | None:
-        """Return floor(V w), if the bits decide it."""
+        """Return floor(V w); None if more bits are needed."""
         first, last = v * self._width >> bits, ((v + 1) * self._width - 1) >> bits
         return first if first == last else None
 
 
 def exact_draw(sigma: int, chunk: ChunkOf, attempt: int = 0) -> int:
-    """Return the draw, starting with the given attempt."""
+    """Return the first draw that is not rejected, starting with the given attempt."""
     while True:
         found = Trial(sigma, lambda c, a=attempt: chunk(a, c)).draw()  # type: ignore[misc]
         if found is not None:
@@ -249,7 +249,9 @@ def exact_draw(sigma: int, chunk: ChunkOf, attempt: int = 0) -> int:
 
 @final
 class ExactDraws(TiledDraws):
-    """Generates floor(N(0, sigma^2)) by address from a source of random words. Each thread needs its own object.
+    """Generates draws of floor(N(0, sigma^2)) by address from a source of random words.
+
+    Each thread needs its own object.
 
     **Guarantee**: if the words are random, the draws are independent, and each has exactly this distribution.
     """

@@ -2,10 +2,10 @@
 
     y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
 
-The last bands - 1 outputs are stored in a ring buffer, with y_s in row s mod rows. (For a BLT, a few buffers of
-weighted sums of past outputs are stored instead.) Noise does not depend on the data, so `lookahead` steps are computed
-at once, and the ring buffer is read once for all of them. New outputs overwrite outputs that are no longer needed, so
-this takes no extra memory as long as lookahead < bands.
+The last bands - 1 outputs are stored in a ring buffer, with y_s in row s modulo the number of rows. (For a BLT, a few
+buffers of weighted sums of past outputs are stored instead.) Noise does not depend on the data, so `lookahead` steps
+can be computed at once, and the ring buffer is read only once for all of them. New outputs overwrite outputs that are
+no longer needed. Therefore this takes no extra memory as long as lookahead < bands.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch,
 from antiphase.strategies import Buffers, Feedback
 
 LOOKAHEAD = 8  # with few bands, a larger lookahead saves little time and makes the slowest steps slower
-LOOKAHEAD_LONG = 32  # for histories of more than LONG steps, where reading the history takes most of the time
+LOOKAHEAD_LONG = 32  # used for histories of more than LONG steps, where reading the history takes most of the time
 LONG = 256
 DOUBLE = np.dtype(np.float64)
 
 
 @final
 class FeedbackCorrelator(Correlator):
-    """Forward substitution with a ring buffer of past outputs, several steps at once."""
+    """Computes the noise by forward substitution with a ring buffer of past outputs, several steps at once."""
 
     recursion: Feedback
 
@@ -43,7 +43,7 @@ class FeedbackCorrelator(Correlator):
         return max(self._history, self.lookahead)
 
     def prepare(self) -> None:
-        """Collect the entries of C that the next block of steps needs."""
+        """Collect the entries of C for the steps that are computed now."""
         if self.fresh:
             now = np.arange(self.step, self.step + self.fresh)
             past = np.arange(max(self.step - self._history, 0), self.step)
@@ -54,7 +54,7 @@ class FeedbackCorrelator(Correlator):
             self._pivot = 1.0 / np.diag(inside)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Compute the next block of steps if needed, then write this step's noise."""
+        """Compute the next `lookahead` steps unless this step has been computed, then write this step's noise."""
         from antiphase._kernels import feedback_steps, read_row
 
         held = self.state[part.strips]
@@ -75,7 +75,7 @@ class IndependentCorrelator(Correlator):
     is_replayed = True
 
     def state_rows(self) -> int:
-        """Return 0: there is no state."""
+        """Return 0, because there is no state."""
         return 0
 
     def prepare(self) -> None:
@@ -90,7 +90,7 @@ class IndependentCorrelator(Correlator):
         scale_noise(self._factor, out)
 
     def replay_from(self, step: int) -> int:
-        """Return `step`: there is nothing to replay."""
+        """Return `step`, because there is no state to replay."""
         return step
 
 

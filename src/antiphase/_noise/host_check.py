@@ -1,4 +1,4 @@
-"""Check that the host computes the noise of a mechanism correctly, before the first step."""
+"""Check, before the first step, that the host (the CPU) computes the noise of a mechanism correctly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_host_noise(mechanism: MechanismLike, dtype: str, *, clip_norm: float =
 
 
 def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
-    """Return the mechanism at its canonical scale. Raises `Refused` if the correlator computes its noise wrongly."""
+    """Return the result of `canonical`. Raises `Refused` if the correlator does not compute the noise correctly."""
     check_compiler()
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 
@@ -43,8 +43,8 @@ def check_compiler() -> None:
 
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise Refused(
-            "Noise cannot be generated while the environment variable NUMBA_DISABLE_JIT is set: the kernels that "
-            "generate it must be compiled.",
+            "Noise cannot be generated while the environment variable NUMBA_DISABLE_JIT is set, because the kernels "
+            "that generate it must be compiled.",
             hint="unset NUMBA_DISABLE_JIT",
         )
 
@@ -60,7 +60,7 @@ def _respond(
     out = np.empty((steps, lanes), dtype=dtype)
 
     def white(row: int, into: Noise) -> None:
-        into[:] = z[row] if row < len(z) else 0.0  # lookahead also requests rows after the last tested step
+        into[:] = z[row] if row < len(z) else 0.0  # with lookahead, rows after the last tested step are also requested
 
     for step in range(steps):
         correlator.begin(step)

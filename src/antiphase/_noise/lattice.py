@@ -1,6 +1,7 @@
 """Integer correlators for lattice noise: each output is a draw minus a rounded weighted sum of past values, in int64.
 
-The sums are exact, so the noise is the same on every machine. docs/lattice-noise.md has the mechanism and its proof.
+Each weighted sum is computed exactly before it is rounded, so the noise is the same on every machine.
+docs/lattice-noise.md describes the mechanism and proves its guarantee.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def _correlator(form: IntegerForm, lattice: Lattice, entries: int) -> Correlator
 
 @final
 class IntegerSumCorrelator(Correlator):
-    """Computes y = z - round(c . history) with a ring buffer of past outputs (or of past draws, for BandedInverse)."""
+    """Computes y = z - round(c . history), where the history is a ring buffer of past outputs y.
+
+    For BandedInverse, the history consists of past draws z instead.
+    """
 
     def __init__(self, form: IntegerSum, entries: int) -> None:
         self._form = form
@@ -70,7 +74,7 @@ class IntegerSumCorrelator(Correlator):
         return self._form.history
 
     def prepare(self) -> None:
-        """Collect the coefficients and slots of the step."""
+        """Collect the coefficients of the step and the rows of the ring buffer that it uses."""
         rows = self.state_rows()
         self._coefficients = self._form.row(self.step)
         lags = np.arange(1, len(self._coefficients) + 1)
@@ -100,7 +104,7 @@ class IntegerSumCorrelator(Correlator):
 
 @final
 class IntegerBuffersCorrelator(Correlator):
-    """Computes the noise of a BLT, whose buffers have `fraction_bits` fractional bits."""
+    """Computes the noise of a BLT with integer buffers in units of 2^-fraction_bits."""
 
     def __init__(self, form: IntegerBuffers, fraction_bits: int, entries: int) -> None:
         self._form, self._fraction_bits = form, fraction_bits

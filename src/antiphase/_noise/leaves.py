@@ -43,7 +43,7 @@ class Leaf:
 
     @property
     def box(self) -> tuple[tuple[int, int], ...]:
-        """The region as one (start, stop) pair for each dimension."""
+        """The region as one pair (start, stop) for each dimension."""
         assert self.region is not None  # set in __post_init__
         return self.region
 
@@ -94,14 +94,14 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
             "leaves",
             "named differently",
             names,
-            "rename them: leaves with the same name would get the same noise",
+            "rename them, because leaves with the same name would get the same noise",
         )
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, (_, leaf) in zip(names, items, strict=True)}
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Stretches of the flattened whole leaf. Stretch i < `rows` has `width` entries, from `start + i * stride` on."""
+    """Ranges of the flattened whole leaf. Range i < `rows` has `width` entries, starting at start + i * stride."""
 
     start: int
     width: int
@@ -111,11 +111,11 @@ class Stretches:
 
 @final
 class Walk:
-    """Iterates over the region of a leaf as contiguous stretches of the flattened whole leaf, in C order.
+    """Iterates over the region of a leaf, in C order, as stretches: contiguous ranges of the flattened whole leaf.
 
-    Trailing dimensions that the region covers completely are merged with the last partly covered dimension, so that a
-    stretch has `width` entries. A group of `count` stretches, `stride` entries apart, is called a plate; the leading
-    dimensions enumerate the plates.
+    A stretch has `width` entries. It covers the last dimension that the region covers only partly, and all dimensions
+    after it. A group of `count` stretches, which start `stride` entries apart, is called a plate. It covers one more
+    dimension. The remaining dimensions enumerate the plates.
     """
 
     def __init__(self, leaf: Leaf) -> None:

@@ -1,7 +1,7 @@
 """Moving-sum correlators for BandedInverse: the noise of a step is a weighted sum of the last rows of white noise z.
 
-With b bands, the last b - 1 rows of z are either stored in a ring of b - 1 buffers or drawn again, so that each step
-takes b draws.
+With b bands, the last b - 1 rows of z are either stored in a ring buffer of b - 1 rows, or drawn again in every step.
+In the second case, each step draws b rows of z.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StoredSum(Correlator):
         return len(self.recursion.coefficients) - 1
 
     def prepare(self) -> None:
-        """Locate the stored rows, oldest first."""
+        """Find the rows of the state that hold the past rows of z, oldest first."""
         rows = self.state_rows()
         past = np.arange(max(self.step - rows, 0), self.step)
         self._slots = past % max(rows, 1)
@@ -48,13 +48,13 @@ class StoredSum(Correlator):
 
 @final
 class RegeneratedSum(Correlator):
-    """Computes the sum of `StoredSum` without state: every row of z is drawn again whenever it is needed."""
+    """Computes the same noise as `StoredSum` without state. Each step draws every row of z that it needs again."""
 
     recursion: MovingSum
     is_replayed = True
 
     def state_rows(self) -> int:
-        """Return 0: there is no state."""
+        """Return 0, because there is no state."""
         return 0
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
@@ -69,5 +69,5 @@ class RegeneratedSum(Correlator):
         write_scaled(self.factor, total, out)
 
     def replay_from(self, step: int) -> int:
-        """Return `step`: there is nothing to replay."""
+        """Return `step`, because there is no state to replay."""
         return step

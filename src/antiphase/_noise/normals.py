@@ -13,7 +13,7 @@ from antiphase._noise.tiles import TILE, TiledDraws
 
 PAIRS = TILE // 2
 TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
-TILES_AT_ONCE = LARGEST // max(TILE_BYTES.values())  # tiles generated at once
+TILES_AT_ONCE = LARGEST // max(TILE_BYTES.values())  # largest number of tiles generated at once
 Noise = NDArray[Any]  # float32 or float64
 
 
@@ -48,13 +48,13 @@ class Normals(TiledDraws):
         extra = np.empty(EXTRA_BYTES, dtype=np.uint8)
         for i, p in np.argwhere(_in_smallest_cell(parts)).tolist():
             self._source.words(leaf, row, extra_block((tile + i) * PAIRS + p), extra)
-            u = tail_uniform(extra.tobytes(), out.dtype.name)  # mantissa and exponent
+            u = tail_uniform(extra.tobytes(), out.dtype.name)  # a pair (v, h) with u = v / 2^h
             first = i * TILE + p
             out[first], out[first + PAIRS] = self._tail_pair(*u, *parts[i, -2:, p])
 
 
 def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each pair whether all bits of u are zero. The sign and swap bits in the same words are ignored."""
+    """Return, for each pair, whether all bits of u are zero. The sign and swap bits in the same words are ignored."""
     if parts.dtype == np.int32:
         return (parts[:, 0] == 0) & (parts[:, 1] & -2 == 0)
     return parts[:, 0] >> np.uint64(64 - BITS["float64"]) == 0

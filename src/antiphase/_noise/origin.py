@@ -1,15 +1,15 @@
 """The mechanism of a stream, and the root that its noise keys are derived from.
 
-The noise of a mechanism is noise_std N z, with a matrix N and white noise z. The keys that generate z depend on the
-*root*: the fingerprint of the first plan or mechanism of a run. Plans that differ in any way, even only in the number
-of steps, have different roots. So two runs with the same secret and run id share no noise if their plans differ. The
-only exceptions are extensions: an extended plan has the root of the plan that it extends, and an extended stream keeps
-its root.
+The noise of a mechanism is noise_std N z, where N is the noising matrix of its strategy and z is white noise. The keys
+that generate z depend on the *root*: the fingerprint of the first plan or mechanism of a run. Plans that differ in any
+way, even only in the number of steps, have different roots. So two runs with the same secret and run id share no noise
+if their plans differ. The only exceptions are extensions. An extended plan has the root of the plan that it extends,
+and an extended stream keeps its root.
 
 A run can be extended if the first rows of the longer N are the old N followed by zeros. Then everything released so far
 is what the longer mechanism would have released, and the guarantee of the longer mechanism holds for the whole run.
 The condition holds for Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree, it
-holds if the number of steps is a power of two. Otherwise the last row of the old N differs from the same row of the
+holds if the old number of steps is a power of two. Otherwise the last row of the old N differs from the same row of the
 longer N, so the tree can be extended only before its last step (see `tree.py`).
 """
 
@@ -65,7 +65,7 @@ def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
     kind = type(shorter.strategy).__name__
     if not shorter.strategy.is_extensible:
         raise Refused(
-            f"A stream with {kind} cannot be extended: its matrix depends on the number of steps.",
+            f"A stream with {kind} cannot be extended, because its matrix depends on the number of steps.",
             hint="start a new run and compose the guarantees of both runs",
         )
     steps = longer.strategy.steps

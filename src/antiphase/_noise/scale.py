@@ -1,9 +1,9 @@
 """Rescale C to a moderate size before any noise is computed.
 
-Streams store numbers of the size of C^-1 z. If C is of size 1e50, these numbers are outside the range of float32, even
-if the noise itself, noise_std C^-1 z, is of moderate size. So C and noise_std are multiplied by the same power of two
-before any noise is computed. This changes no bit of the noise. C is not changed if its size is already moderate, so
-that saved states of older versions remain valid.
+A stream stores numbers that are about as large as the entries of C^-1 z. If the entries of C are near 1e50, these
+numbers are too small for float32, even if the noise itself, noise_std C^-1 z, has a moderate size. So C and noise_std
+are multiplied by the same power of two before any noise is computed. This changes no bit of the noise. C is not changed
+if its size is already moderate, so that saved states of older versions remain valid.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from antiphase._errors import Refused
 from antiphase.strategies import Strategy, scaled_exactly, times_power_of_two
 
-# Largest binary exponents of entries that need no rescaling. Within these bounds, the state is far from the limits of
-# its dtype. In float64, even the squares of the state's entries are far from these limits.
+# Entries of C need no rescaling if the absolute value of their binary exponents is at most this number. The state is
+# then far from the limits of its dtype. In float64, even the squares of its entries are far from these limits.
 ORDINARY = {"float32": 96, "float64": 400}
 
 
 @final
 @dataclass(frozen=True)
 class Canonical:
-    """A mechanism at the scale at which its noise is computed.
+    """A mechanism, rescaled to the power of two at which its noise is computed.
 
     Attributes:
         strategy: 2^exponent C.
         noise_std: 2^exponent times the noise_std of the mechanism; unchanged if the columns of C are normalised.
-        exponent: binary exponent of the factor; 0 if C needs no rescaling.
+        exponent: exponent of the power of two; 0 if C needs no rescaling.
     """
 
     strategy: Strategy

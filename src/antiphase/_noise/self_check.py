@@ -1,9 +1,9 @@
 """Check, before the first step, that a run will add the noise of its plan.
 
-There are two checks. The first computes, in float64, how large state and noise become over the whole run. Both must
-stay well within the range of the dtype. The second check passes known white noise z to the code that will generate the
-noise, and compares the noise of the first steps with a float64 reference. Neither check needs model-sized memory, and
-both take only milliseconds for ordinary strategies.
+There are two checks. The first computes, in float64, how large state and noise become over the whole run. State and
+noise must stay well within the range of the dtype. The second check passes known white noise z to the code that will
+generate the noise, and compares the noise of the first steps with a float64 reference. Neither check needs model-sized
+memory, and both take only milliseconds for ordinary strategies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix, divided
 
-# Standard deviations must be between 2^-e and 2^e for these e, so that no draw overflows or loses digits near zero.
+# Standard deviations must be between 2^-e and 2^e for these e, so that no draw overflows or becomes subnormal.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
 TOLERANCE = 2.0**-8  # largest rounding error of the noise, in standard deviations of z
@@ -59,7 +59,9 @@ def check_noise(
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
         raise _refused(
-            strategy, dtype, f"in step {bad[0]} it differs from the float64 reference by {wrong[bad[0]]:.2g} (relative)"
+            strategy,
+            dtype,
+            f"the noise of step {bad[0]} differs from the float64 reference by a relative error of {wrong[bad[0]]:.2g}",
         )
 
 
@@ -90,7 +92,10 @@ def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "")
 
 
 def _first_steps(recursion: Recursion) -> int:
-    """Return the number of steps to test: more than the number of bands, if MOST_STEPS allows it. 0 skips the test."""
+    """Return the number of steps to test; 0 to skip the test.
+
+    If MOST_STEPS allows it, the number is larger than the number of bands.
+    """
     block = _block(recursion)
     if isinstance(block, WholeMatrix):
         return block.steps if block.steps * block.rows <= MOST_WHOLE else 0
@@ -103,7 +108,7 @@ def _block(recursion: Recursion) -> Recursion:
 
 
 def _bands(recursion: Recursion) -> int:
-    """Return the number of coefficients that a step uses."""
+    """Return the largest number of coefficients that a step uses."""
     match recursion:
         case Feedback():
             return recursion.bands
@@ -123,7 +128,7 @@ def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Arra
 
     If C is square, the error is in standard deviations of z; otherwise it is relative to the step's noise. The
     reference is computed with C / noise_std and noise_std 1, which is the same mechanism. Its values are about as large
-    as the noise for any scale of C and noise_std, and they do not depend on the power of two that `canonical` chose.
+    as the noise, however C and noise_std are scaled. They do not depend on the power of two that `canonical` chose.
     """
     unit = divided(strategy, noise_std)
     if unit is None:
@@ -142,8 +147,8 @@ def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Arra
 def _encoded(recursion: Recursion, noise: Array) -> Array | None:
     """Return C times the noise of the first steps; None if C is not square and lower triangular.
 
-    The result should equal z, and the caller compares the two. Comparing the noise with N z instead would not show
-    whether the noise of each step keeps the digits of that step's z.
+    The caller compares the result with z. Comparing the noise with N z instead would not show whether the noise of each
+    step contains all digits of that step's z.
     """
     steps, encoded = np.arange(len(noise)), None
     match recursion:

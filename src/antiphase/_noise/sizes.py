@@ -15,10 +15,11 @@ import numpy as np
 from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
-PROBES = 8  # number of sample draws of z
+PROBES = 8  # number of samples of z
+# For a Toeplitz matrix with first column c, the first column of its inverse has the terms of the power series 1 / c.
 MOST_PRODUCTS = 1 << 26  # maximum number of multiplications for substitution; beyond it, Fourier transforms are used
-LONGEST_SERIES = 1 << 22  # maximum number of terms to compute, or 4 x bands if that is larger; the rest is bounded
-FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first transform
+LONGEST_SERIES = 1 << 22  # maximum number of terms to compute, or 4 * bands if larger; `_later_norm` bounds the others
+FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first Fourier transform
 
 
 @final
@@ -39,7 +40,7 @@ class Sizes:
 
 
 def sizes(strategy: Strategy) -> Sizes:
-    """Return the sizes for a strategy's C and N. Values outside the range of float64 are infinite or NaN.
+    """Return the `Sizes` of a strategy. Values outside the range of float64 are infinite or NaN.
 
     >>> from antiphase.strategies import Toeplitz
     >>> float(sizes(Toeplitz([0.5, 0.25], 1000)).smallest)
@@ -50,7 +51,7 @@ def sizes(strategy: Strategy) -> Sizes:
 
 
 def _sizes(recursion: Recursion) -> Sizes:
-    found = Sizes(1.0, 1.0, 1.0, 1.0)  # trees and Fourier: correct within a factor of about two
+    found = Sizes(1.0, 1.0, 1.0, 1.0)  # for trees and Fourier, these values are correct within a factor of about two
     match recursion:
         case Restart():
             found = _sizes(recursion.inner)
@@ -70,7 +71,7 @@ def _sizes(recursion: Recursion) -> Sizes:
 
 
 def _toeplitz(recursion: Feedback) -> Sizes:
-    """Return the sizes for a Toeplitz matrix T. The last row of T^-1 has the largest norm."""
+    """Return the sizes for C = T diag(1 / scales) with Toeplitz T. The last row of T^-1 has the largest norm."""
     c = recursion.table()[0]
     last = _inverse_norm(c, recursion.steps)
     scales = np.ones(1) if recursion.scales is None else recursion.scales
@@ -85,9 +86,10 @@ def _moving_sum(recursion: MovingSum) -> Sizes:
 def _buffers(recursion: Buffers) -> Sizes:
     """Return the sizes for a BLT.
 
-    With D the diagonal matrix of decays, C has the coefficients c_i = scale . D^(i - 1) 1 for i >= 1. C^-1 has the same
-    form, with D - 1 scale^T in place of D. A rounding error in buffer j stays in the buffer and decays with it. It
-    contributes scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t, where b_j is the value of the buffer.
+    Let D be the diagonal matrix of decays and 1 the vector of ones. C has the coefficients c_i = scale . D^(i - 1) 1
+    for i >= 1. C^-1 has coefficients of the same form up to a sign, with D - 1 scale^T in place of D. A rounding error
+    in buffer j stays in the buffer and decays with it. It contributes scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t,
+    where b_j is the value of the buffer.
     """
     one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
     decays = np.diag(recursion.decay)
@@ -130,7 +132,7 @@ def _whole(recursion: WholeMatrix) -> Sizes:
 
 
 def _inverse_norm(coefficients: Array, steps: int) -> float:
-    """Return the norm of the first column of T^-1, or an upper bound on the norm if the run is very long."""
+    """Return the norm of the first column of T^-1, or an upper bound on this norm if the run is very long."""
     bands = len(coefficients)
     products = max(MOST_PRODUCTS // bands, 1)
     count = min(steps, max(products, LONGEST_SERIES, 4 * bands))
@@ -144,9 +146,9 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
     """Return the first `count` terms y of the power series 1 / c.
 
     The first `direct` terms are computed by substitution, and each Newton step doubles the number of terms. If n terms
-    are correct, then c y = 1 + x^n e for some series e, and the next n terms are the first n terms of -y e. The
+    are correct, then c y = 1 + x^n e for some series e, and the next n terms are the first n terms of -y e. The Fourier
     transforms have an error of about u |c| |y|^2, where u is the relative rounding error. This is negligible as long as
-    |c| |y| is far below 1 / u. `Sizes.rounding` is this |c| |y|, which `check_sizes` limits.
+    |c| |y| is far below 1 / u. `check_sizes` ensures this, because it limits `Sizes.rounding`, which is |c| |y|.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -167,10 +169,10 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 def _later_norm(c: Array, series: Array, steps: int) -> float:
     """Return an upper bound on the norm of all terms of the power series 1 / c that come after the terms in `series`.
 
-    Each term depends only on the `bands` terms before it. Split the terms into blocks of length n = len(series), and
-    let h be the right-hand side that one block contributes to the equations of the next block. Then the next block is
-    the convolution series * h, and |h| <= |c|_1 |last terms of the block|. So from each block to the next, h grows by a
-    factor of at most `ratio`.
+    Each term depends only on the `bands` terms before it. Split the terms into blocks of n = len(series) terms. Let h
+    be the right-hand side that one block contributes to the equations of the next block. Then the next block is the
+    convolution of `series` and h, and |h| is at most |c|_1 times the norm of the last `bands` terms of the block. So
+    |h| grows by a factor of at most `ratio` from each block to the next.
     """
     count, bands, total = len(series), len(c), np.abs(c).sum()
     ratio = total * np.abs(series[count - 2 * bands :]).sum()
@@ -202,7 +204,7 @@ def _probes(rows: int) -> Array:
 def _deviations(noise: Array) -> Array:
     """Estimate the standard deviation of each step from PROBES draws.
 
-    The probability that an estimate is too small by a factor of 2^16 is below 10^-30 per step.
+    For each step, the probability that the estimate is too small by a factor of 2^16 is below 10^-30.
     """
     return np.sqrt(np.mean(noise**2, axis=1))
 

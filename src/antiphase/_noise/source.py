@@ -1,15 +1,15 @@
 """Random words by address: each address (row, leaf, block) determines 16 random bytes.
 
-Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape). AES in counter mode turns
-(row, block) into random words:
+A leaf is one array of the model. Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf
+shape). AES in counter mode turns (row, block) into random words:
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
 Normals are drawn in tiles of 64. A tile takes 24 blocks in float32 and 32 in float64. In float32, tile i of a row uses
 blocks 24 i, ..., 24 i + 23; all such blocks are below 2^59. Blocks from 2^63 on provide extra words for the far tail
 (see `tail.py`). No two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, the
-advantage of distinguishing the words from true random bits exceeds the advantage of breaking AES by at most
-q^2 / 2^129. For a million rows of a leaf with a hundred million entries, this is 2^-38.
+advantage in distinguishing the words from true random bits is at most the advantage in breaking AES plus q^2 / 2^129.
+For a million rows of a leaf with a hundred million entries, q^2 / 2^129 is 2^-38.
 
 float32 and float64 streams have different keys and therefore unrelated z. If a float32 run and a float64 run shared the
 same z, anyone who saw the outputs of both could learn the difference of their gradients.
@@ -39,7 +39,7 @@ Bytes = NDArray[np.uint8]
 
 
 def leaf_keys(secret: Secret, labels: tuple[str, ...], leaves: dict[str, Leaf]) -> list[bytes]:
-    """Return the key of each leaf; `labels` identify the source, the run, the plan and the dtype."""
+    """Return the key of each leaf. The labels identify the source, the run, the plan and the dtype."""
     return [secret.derive("noise", *labels, name, *leaf.global_shape) for name, leaf in leaves.items()]
 
 

@@ -66,7 +66,7 @@ def checked_settings(
     regenerate: bool,
     is_lattice: bool = False,
 ) -> Settings:
-    """Check the arguments and return them as settings. `is_lattice` says whether the noise is computed in integers."""
+    """Check the arguments and return them as `Settings`. `is_lattice` is True if the noise is computed in integers."""
     run_id = _check.text("NoiseStream", "run_id", run_id, "use a different run_id for every run")
     if lookahead is not None:
         lookahead = _check.positive_integer(
@@ -74,10 +74,10 @@ def checked_settings(
         )
     if not isinstance(regenerate, bool):
         raise _check.invalid(
-            "NoiseStream", "regenerate", "True or False", regenerate, "use False to store old z in memory"
+            "NoiseStream", "regenerate", "True or False", regenerate, "use False to store old rows of z in memory"
         )
     if is_lattice and (lookahead is not None or regenerate):
-        hint = "omit lookahead and regenerate: lattice noise is always computed step by step from stored state"
+        hint = "omit lookahead and regenerate, because lattice noise is always computed step by step from stored state"
         raise _check.invalid("NoiseStream", "lookahead", "None for lattice noise", lookahead or regenerate, hint)
     made = checked_dtype(dtype, is_lattice)
     return Settings(named(leaves), run_id, made, check_source(source), lookahead, regenerate)

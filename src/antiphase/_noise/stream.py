@@ -39,17 +39,17 @@ class NoiseStream:
 
     The noise of step t is noise_std (N z)_t, where z is white noise and N is the noising matrix of the strategy (C^-1
     for square C). Each entry of z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived
-    from (secret, run id, plan, dtype); nothing else determines the noise. Sharding, `threads`, `lookahead`,
-    `regenerate`, `file`, saving and replaying do not change a single bit of the noise, and each shard holds only its
-    share of the state. (There is one exception: if C is not lower triangular, N is computed by dense linear algebra,
-    and its last bits depend on the machine and its number of threads.)
+    from (secret, run id, plan, dtype). Nothing else determines the noise. Sharding, `threads`, `lookahead`,
+    `regenerate`, `file`, saving and replaying do not change a single bit of the noise. Each shard holds only its share
+    of the state. (There is one exception. If each step uses all of z, as for Fourier, N is computed by dense linear
+    algebra, and its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z. This holds up to rounding
-    to `dtype`, and up to tails beyond 53 standard deviations. `Run.report` accounts for these tails. Rows of z are
-    never reused, not even by the repeated blocks of Stamped. After the last step, `next` raises an error. The privacy
-    guarantee of the mechanism is for real numbers. It does not account for the rounding of draws and sums to floating
-    point. This rounding is coarser for draws beyond seven standard deviations. A mechanism is refused if its noise does
-    not fit in `dtype`, or if rounding would change z by more than 1/256 of its standard deviation.
+    to `dtype`, and up to tails beyond 53 standard deviations. `Run.report` accounts for these tails. The repeated
+    blocks of Stamped use different rows of z. After the last step, `next` raises an error. The privacy guarantee of the
+    mechanism is for real numbers. It does not account for the rounding of draws and sums to floating point, which is
+    coarser for draws beyond seven standard deviations. The constructor raises `Refused` if the noise does not fit in
+    `dtype`, or if rounding would change z by more than 1/256 of its standard deviation.
 
     **Lattice.** If the mechanism has a `Lattice`, the noise is computed in exact integers instead. The stream returns
     int64 arrays in units of the lattice's grid, for integer contributions with a norm of at most `lattice.norm`. Each
@@ -65,23 +65,25 @@ class NoiseStream:
         run_id: name of the training run, different for every run. Two runs with the same secret, run id and plan (or
             plans that extend the same plan) have the same noise. Anyone who sees both runs learns the difference of
             their gradients.
-        dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws use float64; sums over
-            the buffers of a BLT use `dtype`. None means float32, or int64 for a plan with a lattice.
+        dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws are computed in
+            float64, and sums over the buffers of a BLT in `dtype`. None means float32, or int64 for a plan with a
+            lattice.
         threads: number of threads; None for one per processor.
-        lookahead: number of steps computed at once for lower-triangular C (Banded, Toeplitz, Dense). None means 8, or
-            32 if C has more than 257 bands, but at most max(bands - 1, 1), which needs no extra memory. Each step
-            beyond bands - 1 takes one more model-sized buffer.
+        lookahead: number of steps computed at once for lower-triangular C (Banded, Toeplitz, Dense). Up to bands - 1
+            steps need no extra memory. Each further step takes one more model-sized buffer. None means 8, or 32 if C
+            has more than 257 bands, but at most max(bands - 1, 1).
         source: "aes", or "simulation" for a generator that is not cryptographic.
         regenerate: for BandedInverse, draw old rows of z again in each step instead of storing bands - 1 buffers.
         file: path for strategies that use all of z in each step, such as Fourier and the full tree. The noise of all
             steps is then stored in a file next to this path, instead of in memory. The file is not encrypted; only its
             owner can read it.
         start_step: first step to generate. The stream recomputes the state before this step by replaying earlier steps.
-            The strategy determines which steps are replayed: none for Identity and for strategies that use all of z in
-            each step; the last bands - 1 steps for BandedInverse; the steps of the same block for Stamped; all earlier
-            steps for other strategies.
-        first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
-            that was extended after its last step was released.
+            It replays no steps for Identity and for strategies that use all of z in each step, the last bands - 1 steps
+            for BandedInverse, at most the steps of the same block for Stamped, and all earlier steps for all other
+            strategies.
+        first: the plan or mechanism that `plan` extends, if `plan` does not record it. A tree can be extended only
+            before its last step is released, unless its number of steps is a power of two. The constructor does not
+            check this.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 2), ap.SingleParticipation(), noise_std=1.0)
@@ -157,12 +159,12 @@ class NoiseStream:
 
     @property
     def is_secure(self) -> bool:
-        """Whether z is unpredictable without the secret. Every report must state this."""
+        """True if z cannot be predicted without the secret. Every report must state this."""
         return self._settings.source == "aes" and not self._secret.is_insecure
 
     @property
     def state_bytes(self) -> int:
-        """Size in bytes of the state that is kept between steps, in memory or in the file."""
+        """Size in bytes of the state that the stream keeps between steps, in memory or in `file`."""
         return self._engine.correlator.state.nbytes
 
     @without_locals
@@ -260,8 +262,8 @@ class NoiseStream:
             path: file written by `save`.
             plan: plan or mechanism of the saved stream.
             secret: secret of the saved stream.
-            leaves: leaves that the file must contain; None accepts any.
-            dtype: dtype that the file must contain; None accepts any.
+            leaves: leaves that the file must contain; None to accept any.
+            dtype: dtype that the file must contain; None to accept any.
             threads: as in the constructor; may differ from the saved stream.
             file: as in the constructor.
         """
@@ -290,7 +292,7 @@ class NoiseStream:
         return stream
 
     def _continues(self, plan: Any, run_id: str, source: SourceName = "aes") -> bool:
-        """Return whether a new stream with these arguments and the same leaves and dtype would have the same noise."""
+        """Return True if a new stream with these arguments and the same leaves and dtype would have the same noise."""
         mine = (self._origin.root, self._settings.run_id, self._settings.source)
         return mine == (origin_of(plan).root, run_id, source)
 
@@ -300,7 +302,7 @@ class NoiseStream:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise AntiphaseError(
-            "A NoiseStream cannot be pickled or copied: two copies would add the same noise.",
+            "A NoiseStream cannot be pickled or copied, because both copies would add the same noise.",
             hint="use save(path) and NoiseStream.load(path, plan, secret)",
         )
 

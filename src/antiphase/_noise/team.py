@@ -31,10 +31,10 @@ class Started:
     """Work that a background thread has begun.
 
     Args:
-        finish: processes the remaining parts on all threads. Returns, or raises the first error, once all parts are
-            done.
-        stop: stops handing out parts.
-        background: the future of the background thread.
+        finish: function that processes the remaining parts on all threads. It returns when all parts are done, or
+            raises the first error when all threads have stopped.
+        stop: function that stops handing out parts.
+        background: future of the background thread's work.
     """
 
     finish: Callable[[], None]
@@ -42,16 +42,16 @@ class Started:
     background: Future[None]
 
     def abandon(self) -> None:
-        """Stop, and wait for the part in progress. Its result and any error are discarded."""
+        """Stop handing out parts, and wait for the part in progress. Its result and any error are discarded."""
         self.stop()
         self.background.exception()
 
 
 @final
 class Team(Generic[W]):
-    """A pool of workers, each with its own buffers; the calling thread is the first worker.
+    """A pool of threads. Each thread has its own worker, an object with buffers. The calling thread uses the first one.
 
-    NumPy, Numba kernels and AES release the GIL while they process a part.
+    NumPy, Numba kernels and AES release the GIL while they process a part, so the threads run in parallel.
     """
 
     def __init__(self, threads: int, make_worker: Callable[[], W]) -> None:
@@ -63,7 +63,7 @@ class Team(Generic[W]):
         self._background_worker: W | None = None
 
     def run(self, task: Callable[[W, P], None], parts: Sequence[P]) -> None:
-        """Call `task` once for every part. Returns, or raises the first error, after all workers have stopped."""
+        """Call `task` once for every part. Returns, or raises the first error, after all threads have stopped."""
         count = max(min(self._threads, len(parts)), 1)
         self._work(_Queue(parts), task, count, [])
 

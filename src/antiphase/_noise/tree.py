@@ -1,10 +1,10 @@
 """The online tree correlator. Its state holds the estimates of completed nodes whose parents are not complete.
 
-Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the tree, then
-one for each node that the step completes. A longer tree draws the same rows for the same nodes, except at the last step
-of a tree whose number of steps is not a power of two. That step also completes nodes that would cover later steps in a
-longer tree. The noise of these nodes must not be used again for the longer sums, so such a tree can be extended only
-before its last step.
+Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the step, then
+one for each other node that the step completes. A longer tree draws the same rows for the same nodes, except at the
+last step of a tree whose number of steps is not a power of two. That step also completes nodes that would cover later
+steps in a longer tree. The noise of these nodes must not be used again for the longer sums, so such a tree can be
+extended only before its last step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DOUBLE = np.dtype(np.float64)
 class TreeCorrelator(Correlator):
     """Computes node <- w z + (1 - w) (left + node) for each level that a step completes.
 
-    On the right-hand side, node and left are the children of the new node; left is absent if there is only one child.
-    The weight of the new node's own noise z is w. The noise of the step is the final node minus the stored nodes that
-    it replaces.
+    On the right-hand side, node and left are the estimates of the children of the new node. If there is only one child,
+    left is absent. The weight of the new node's own noise z is w. The noise of the step is the estimate of the highest
+    completed node minus the stored estimates that it replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -33,7 +33,7 @@ class TreeCorrelator(Correlator):
     recursion: TreeNodes
 
     def state_rows(self) -> int:
-        """Return the largest number of stored nodes; at least 1, so that a tree of one step can be extended."""
+        """Return the largest number of stored nodes, but at least 1, so that a tree of one step can be extended."""
         return max(self.recursion.memory_copies, 1)
 
     def prepare(self) -> None:
@@ -48,7 +48,7 @@ class TreeCorrelator(Correlator):
         self._slot = waiting
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Compute the node level by level in float64, store it and write the step's noise."""
+        """Compute the highest completed node level by level in float64, store it and write the step's noise."""
         from antiphase._kernels import tree_level_step, write_row, write_scaled
 
         held = self.state[part.strips]

@@ -19,7 +19,7 @@ from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Sc
 from antiphase.strategies import WholeMatrix
 
 BLOCK = 32  # number of steps computed at once
-LARGEST_SCRATCH = 1 << 21  # maximum number of bytes for all rows of z of one part
+LARGEST_SCRATCH = 1 << 21  # maximum number of bytes of all rows of z, restricted to one part
 DOUBLE = np.dtype(np.float64)
 
 
@@ -28,7 +28,7 @@ class WholeCorrelator(Correlator):
     """Computes N z for all steps in the first step, then returns one row per step.
 
     Args:
-        path: the noise is stored in a temporary file next to this path; None to store it in memory. The file is
+        path: path next to which the noise is stored in a temporary file; None to store it in memory. The file is
             unlinked as soon as it is open.
     """
 
@@ -70,7 +70,7 @@ class WholeCorrelator(Correlator):
         self.made = 0
 
     def replay_from(self, step: int) -> int:
-        """Return `step`: there is nothing to replay, because all steps are computed at once."""
+        """Return `step`, because no earlier step must be replayed: the next step computes the noise of all steps."""
         return step
 
     def allocate(self, rows: int) -> Noise:

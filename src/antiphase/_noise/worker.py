@@ -1,4 +1,7 @@
-"""The position of each entry of a stream in the model's arrays (leaves), and the random generator of each thread."""
+"""The position of each entry of a stream in the model's arrays (leaves), and the random generator of each thread.
+
+A part is a range of entries of the stream. A stretch is a contiguous range of entries of a flattened whole leaf.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ import numpy as np
 from antiphase._noise.correlator import Noise, Part, Scratch, White
 from antiphase._noise.leaves import Leaf, Stretches, Walk
 
-MOST_CACHED = 64  # largest number of stretches per part to cache; longer lists are recomputed each time
+MOST_CACHED = 64  # maximum length of a part's list of stretches to cache; longer lists are computed again each time
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """The entries `start` to `stop - 1` of a leaf's region, which begin at entry `done` of the part."""
+    """The entries that a part has in common with a leaf: entries `start` to `stop - 1` of the leaf's region.
+
+    The first of them is entry `done` of the part.
+    """
 
     leaf: int
     start: int
@@ -27,7 +33,7 @@ class Piece:
 
 @final
 class Layout:
-    """The coordinates of a stream, which are the regions of all leaves, flattened and concatenated."""
+    """The entries of a stream, which are the regions of all leaves, flattened and concatenated."""
 
     def __init__(self, leaves: dict[str, Leaf]) -> None:
         self.leaves = list(leaves.values())
@@ -39,7 +45,7 @@ class Layout:
         self._stretches: dict[Part, list[tuple[int, int, Stretches]]] = {}
 
     def parts(self, size: int) -> list[Part]:
-        """Split all coordinates into parts of at most `size`."""
+        """Split all entries into parts of at most `size` entries."""
         return [Part(start, min(start + size, self.entries)) for start in range(0, self.entries, size)]
 
     def pieces(self, part: Part) -> list[Piece]:
@@ -49,7 +55,7 @@ class Layout:
         return self._pieces[part]
 
     def stretches(self, part: Part) -> list[tuple[int, int, Stretches]]:
-        """Return (offset in the part, leaf, contiguous stretches of the whole leaf) for all pieces of a part."""
+        """Return a list of (offset in the part, leaf, stretches of the leaf) that covers all entries of a part."""
         found = self._stretches.get(part)
         if found is None:
             found = list(self._find_stretches(part))
@@ -84,7 +90,7 @@ class DrawSource(Protocol):
         """Fill `out` with z for the entries of the flattened whole leaf from `start` on."""
 
     def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        """Fill the rows of `out` with z for stretches of the flattened whole leaf, `stride` apart."""
+        """Fill row i of `out` with z for the entries of the flattened whole leaf from start + i * stride on."""
 
 
 @final

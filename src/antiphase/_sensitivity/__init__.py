@@ -31,16 +31,17 @@ __all__ = [
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
     """Return the sensitivity: the largest ||C u|| over all contributions u that one example can make.
 
-    An example contributes a vector of norm at most 1 in each step of its pattern and nothing in other steps, so that
+    A pattern is a set of steps in which one example takes part. The example contributes a vector of norm at most 1 in
+    each step of its pattern and nothing in other steps, so that
 
         sens^2 = max of tr(X K) over all patterns, with X = C^T C restricted to the steps of the pattern,
                  and over all correlation matrices K (positive semidefinite with unit diagonal).
 
-    **Guarantee**: never below the true value, for contributions of any dimension under zero-out adjacency. Under
-    replace adjacency, the sensitivity is twice as large. To cover rounding errors, the value is raised by a relative
-    amount of about 1e-14 for tens of bands, and about 1e-12 for a dense matrix with a thousand steps. An "exact" value
-    is attained by contributions of large enough dimension, up to that relative amount. Any other value is an "upper"
-    bound.
+    **Guarantee**: the returned value is never below the true sensitivity, for contributions of any dimension under
+    zero-out adjacency. Under replace adjacency, the sensitivity is twice as large. The value is raised to cover
+    rounding errors, by a relative amount of about 1e-14 for tens of bands and about 1e-12 for a dense matrix with a
+    thousand steps. A bound of kind "exact" is attained by contributions of large enough dimension, up to this relative
+    amount. Any other bound is of kind "upper".
 
     Args:
         strategy: strategy matrix, C.
@@ -62,15 +63,15 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 def measured(strategy: Strategy, participation: Participation, method: str | None = None) -> tuple[Bound, float]:
     """Return the sensitivity as a bound, and its value before it was raised to cover rounding errors.
 
-    Calibration uses the second number, and accounting uses the first. If a later version raises the value by a
-    different amount, the last digits of epsilon change, but the noise stays the same, so planning again gives the same
-    plan.
+    Accounting uses the bound. Calibration uses the value before it was raised. A later version of the library may raise
+    the value by a different amount. Then the last digits of epsilon change, but the noise stays the same, so planning
+    again gives the same plan.
     """
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
         try:
             bracket, name = solve(case) if method is None else (_named(case, method), method)
-        except np.linalg.LinAlgError:  # raised by eigenvalue routines if the Gram matrix overflowed
+        except np.linalg.LinAlgError:  # eigenvalue routines raise it if the Gram matrix has overflowed
             bracket, name = Bracket(math.inf, math.inf), ""
     check_square(bracket.upper)
     reference = METHODS[type(case.participation)][name].reference

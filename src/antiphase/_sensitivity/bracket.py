@@ -11,7 +11,7 @@ from antiphase._errors import AntiphaseError
 from antiphase._participation import Deterministic
 from antiphase.strategies import Gram, Indices, Strategy
 
-CLOSED = 1e-9  # relative gap below which the bounds agree up to rounding
+CLOSED = 1e-9  # largest relative gap at which the lower and the upper bound agree up to rounding
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Case:
 
     @cached_property
     def count(self) -> int:
-        """Largest number of participations, k."""
+        """Largest number of participations of one example, k."""
         return self.participation.largest_count(self.steps)
 
     @cached_property
@@ -66,10 +66,10 @@ class Case:
 
     @cached_property
     def period(self) -> int:
-        """The distance between participations: min(epoch length, n) for epochs in a fixed order, otherwise 1."""
+        """The number of steps between participations for epochs in a fixed order, at most n; otherwise 1."""
         return min(self.participation.exact_spacing, self.steps)
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:
-        """The residues modulo the period, and the sums of |X| and of X over the pattern of each residue."""
+        """`Gram.class_sums` for the period: residues, and the sums of |X| and of X over the pattern of each residue."""
         return self.gram.class_sums(self.period)

@@ -22,16 +22,16 @@ from antiphase._sensitivity.toeplitz import earliest_square, has_column, one_pas
 from antiphase._sensitivity.windows import windows
 from antiphase.strategies import Indices
 
-MOST_BLOCK_ENTRIES = 1 << 24  # maximum total number of entries of X, restricted to each of the patterns examined
+MOST_BLOCK_ENTRIES = 1 << 24  # maximum number of entries of the blocks of X on all examined patterns together
 LARGEST_PROGRAM = 100  # maximum number of participations in a semidefinite program
 LARGEST_SPECTRUM = 1024  # maximum number of participations for which the eigenvalues of X on each pattern are computed
 
 
 def orthogonal(case: Case) -> Bracket:
-    """Return the largest sum of squared column norms over patterns, if the columns of a pattern do not overlap."""
+    """Return the largest sum of squared column norms over a pattern, if the columns of each pattern are orthogonal."""
     if case.gram.bands > case.period:
         raise NotProved(
-            f"Columns {case.period} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            f"Columns {case.period} steps apart overlap, because C^T C has {case.gram.bands} bands.",
             hint="use a strategy with at most as many bands as there are steps between participations",
         )
     if case.gram.norms_decrease:
@@ -42,7 +42,7 @@ def orthogonal(case: Case) -> Bracket:
 def nonnegative(case: Case) -> Bracket:
     """Return the largest sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
 
-    Contributions that are equal up to these signs then attain the bound. If X is tridiagonal on a pattern, each
+    Contributions that are equal up to these signs then attain the sum. If X is tridiagonal on a pattern, each
     participation interacts only with the previous and the next one. Suitable signs then always exist, because they can
     be chosen one after another.
     """
@@ -80,7 +80,7 @@ def semidefinite(case: Case) -> Bracket:
         bounds[worst], lower = 0.0, max(lower, found.lower)
         solved = max(solved, found.upper)
         _tighten(bounds, blocks, np.pad(y, (0, blocks.shape[1] - size)))
-    return Bracket(lower, max(solved, float(bounds.max()), lower))  # skipped patterns have bounds below `lower`
+    return Bracket(lower, max(solved, float(bounds.max()), lower))  # no skipped pattern has a bound above `lower`
 
 
 def row_sum(case: Case) -> Bracket:
@@ -95,7 +95,10 @@ def row_sum(case: Case) -> Bracket:
 
 
 def spectral(case: Case) -> Bracket:
-    """Return the upper bound k x the largest eigenvalue of X on a pattern, or of the whole X if patterns are large."""
+    """Return an upper bound: the number of steps of a pattern times the largest eigenvalue of X on the pattern.
+
+    For large or many patterns, the bound is k times the largest eigenvalue of the whole X.
+    """
     residues = case.gram.residues(case.period)
     if case.count > LARGEST_SPECTRUM or len(residues) * case.count**2 > MOST_BLOCK_ENTRIES:
         return Bracket(0.0, case.count * largest_eigenvalue(case.gram))
@@ -110,8 +113,8 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
 
     If only adjacent epochs interact (bands <= steps_per_epoch + 1, or two epochs), X on a pattern is tridiagonal.
     Flipping the signs of contributions one after another makes it non-negative, so the sum of |X| is attained, and the
-    result is exact. Otherwise the result is an upper bound: for epochs that are not adjacent, |X[i, j]| is replaced by
-    its largest value over the epoch of j.
+    result is exact. Otherwise the result is an upper bound, because |X[i, j]| for epochs that are not adjacent is
+    replaced by its largest value over the epoch of j.
     """
     from antiphase._kernels import shuffled_chain
 
@@ -129,8 +132,8 @@ def shuffled_row_sum(case: Case) -> Bracket:
 
     If the diagonal for a larger lag has a larger entry, that entry is used instead. Let b be the number of steps per
     epoch. A step at position o of an epoch is at least m b - o steps before every step of the m-th epoch after it, and
-    at least (m - 1) b + o + 1 steps after every step of the m-th epoch before it. Given the largest entries, this takes
-    O(n) time.
+    at least (m - 1) b + o + 1 steps after every step of the m-th epoch before it. Once the largest entries of all
+    diagonals are known, the bound takes O(n) time.
     """
     b, k = _epoch_length(case), case.count
     largest = case.gram.envelope()
@@ -149,13 +152,16 @@ def _epoch_length(case: Case) -> int:
 
 
 def _first_pattern(case: Case) -> Bracket:
-    """Return a bracket from C and |C| on the first pattern, which is the worst pattern of a Toeplitz matrix."""
+    """Return the squared norms of C u and |C| u as a bracket, where u is 1 on the first pattern and 0 elsewhere.
+
+    The first pattern is the worst pattern of a Toeplitz matrix.
+    """
     lower, upper = (earliest_square(case.strategy, case.period, case.count, signs) for signs in ("signed", "absolute"))
     return Bracket(lower, upper)
 
 
 def _candidates(case: Case, residues: Indices, bounds: Array, lower: float) -> tuple[Indices, Array]:
-    """Return the residues of the patterns whose bound exceeds `lower` or is the largest, and X on these patterns."""
+    """Return the residues of patterns whose bound is the largest or exceeds `lower`, and X on these patterns."""
     kept = residues[(bounds > lower) | (bounds == bounds.max())]
     if len(kept) * case.count**2 > MOST_BLOCK_ENTRIES:
         raise NotProved(
@@ -179,7 +185,8 @@ def _signed_value(case: Case, lower: float) -> float:
 def _tighten(bounds: Array, blocks: Array, y: Array) -> None:
     """Lower the bounds of the remaining patterns in place, using the dual solution y of another pattern.
 
-    For each pattern, y is raised until Diag(y) - X is positive semidefinite. The sum of its entries is then a bound.
+    For each pattern, all entries of y are raised until Diag(y) - X is positive semidefinite. The sum of the raised
+    entries is then an upper bound.
     """
     left = np.flatnonzero(bounds > 0)
     for chunk in _chunks(left, max(1, (1 << 20) // blocks.shape[1] ** 2)):

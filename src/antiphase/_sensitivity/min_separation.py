@@ -29,10 +29,10 @@ def separation(case: Case) -> int:
 
 
 def orthogonal(case: Case) -> Bracket:
-    """Return the largest sum of squared column norms over patterns, if the columns of a pattern do not overlap."""
+    """Return the largest sum of squared column norms over a pattern, if the columns of each pattern are orthogonal."""
     if case.gram.bands > separation(case) and case.count > 1:
         raise NotProved(
-            f"Columns {separation(case)} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            f"Columns {separation(case)} steps apart overlap, because C^T C has {case.gram.bands} bands.",
             hint="use a strategy with at most as many bands as the separation",
         )
     if case.gram.norms_decrease:
@@ -45,23 +45,26 @@ def orthogonal(case: Case) -> Bracket:
 def majorant(case: Case) -> Bracket:
     """Return a bracket from the smallest non-increasing coefficients m_i >= |c_i|, where c is the first column of C.
 
-    Let M be the Toeplitz matrix with first column m. Then |C v| <= M |v| in every row, for any v, and the earliest
-    pattern 0, b, 2b, ... is the worst one for M, because m is non-negative and non-increasing. Let u be 1 at the steps
-    of this pattern and 0 elsewhere. Then ||M u||^2 is the upper bound, and ||C u||^2 is a lower bound, because the
-    pattern is allowed. The two bounds agree if c is non-negative and non-increasing. If c violates this condition only
-    by rounding errors, the bounds differ only by rounding errors.
+    Let M be the Toeplitz matrix with first column m. Then |C v| <= M |v| in every row, for any v. The earliest pattern
+    0, b, 2b, ... is the worst one for M, because m is non-negative and non-increasing. Let u be 1 at the steps of this
+    pattern and 0 elsewhere. Then ||M u||^2 is the upper bound, and ||C u||^2 is a lower bound, because the pattern is
+    allowed. The two bounds agree if c is non-negative and non-increasing. If c violates this condition only by rounding
+    errors, the bounds differ only by rounding errors.
     """
     b, k = separation(case), case.count
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
     found = Bracket(lower, upper)
     if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
-        column = coefficients(case.strategy)  # even if the scales have both signs, the column may be non-increasing
+        column = coefficients(case.strategy)  # its majorant can be smaller than the one computed from the buffers
         found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
     return found
 
 
 def earliest(case: Case) -> Bracket:
-    """Return ||C u||^2 on the pattern 0, b, 2b, ..., the worst one for non-negative, non-increasing coefficients."""
+    """Return ||C u||^2, where u is 1 at the steps 0, b, 2b, ... and 0 elsewhere, if this pattern is the worst one.
+
+    It is the worst one if the coefficients of C are non-negative and non-increasing.
+    """
     found = majorant(case)
     if found.kind != "exact":
         raise NotProved(
@@ -75,15 +78,15 @@ def earliest(case: Case) -> Bracket:
 def dynamic_program(case: Case) -> Bracket:
     """Return the largest sum of |X| over patterns, if X is tridiagonal on every pattern.
 
-    X is tridiagonal if bands <= 2 x separation, or if there are at most two participations. The sum of |X| is then
-    attained.
+    X is tridiagonal if bands <= 2 * separation, or if there are at most two participations. Contributions with suitable
+    signs then attain the sum of |X|.
     """
     from antiphase._kernels import separated_chain
 
     b, k, gram = separation(case), case.count, case.gram
     if gram.bands > 2 * b and k > 2:
         raise NotProved(
-            f"Steps {2 * b} apart interact: C^T C has {gram.bands} bands.",
+            f"Participations {2 * b} steps apart interact, because C^T C has {gram.bands} bands.",
             hint="use a strategy with at most twice as many bands as the separation",
         )
     limited = k < -(-case.steps // b)
@@ -138,7 +141,7 @@ def blocks(case: Case, solve: Solve) -> Bracket:
     parts = [solve(Case(inner, MinSeparation(b, q))) for q in range(1, most + 1)]
     upper = np.array([0.0, *(bracket.upper for bracket, _ in parts)])
     lower = np.array([0.0, *(bracket.lower * (method == "earliest") for bracket, method in parts)])
-    # With at most steps // b participations in a block, the next block can start with a participation.
+    # After a block with at most steps // b participations, a participation is allowed in the first step of the next.
     roomy = lower[: steps // b + 1]
     return Bracket(_shared(roomy, lower, repeats, k), _shared(upper, upper, repeats, k))
 
@@ -169,8 +172,8 @@ def _shared(values: Array, last: Array, repeats: int, limit: int) -> float:
     """Return the largest sum of block values if `limit` participations are split over `repeats` blocks.
 
     Args:
-        values: values[q] is the value of a block with q participations.
-        last: the same for the last block.
+        values: values[q] is the value of each block except the last, with q participations.
+        last: last[q] is the value of the last block, with q participations.
         repeats: number of blocks.
         limit: total number of participations.
     """

@@ -1,4 +1,4 @@
-"""Bounds on the sensitivity from column norms (single participation) and from the spectral norm (any pattern).
+"""Bounds on the sensitivity from column norms (single participation) and from the spectral norm (any participation).
 
 X = C^T C is the Gram matrix of C.
 """
@@ -36,8 +36,8 @@ def column_norm(case: Case) -> Bracket:
 def largest_eigenvalue(gram: Gram) -> float:
     """Return an upper bound on the largest eigenvalue of X.
 
-    For few steps, the eigenvalues of the dense X are computed. Otherwise `Gram.eigenvalue_bound` is used, which exists
-    for Toeplitz matrices.
+    For few steps, the eigenvalues of the dense X are computed. For more steps, `Gram.eigenvalue_bound` is used, which
+    returns a bound for Toeplitz matrices. Raises `NotProved` if there is no such bound.
     """
     if gram.steps <= LARGEST_EIGENPROBLEM:
         return float(np.linalg.eigvalsh(gram.dense())[-1]) * (1.0 + 8 * gram.steps * np.finfo(float).eps)
@@ -51,5 +51,5 @@ def largest_eigenvalue(gram: Gram) -> float:
 
 
 def spectral(case: Case) -> Bracket:
-    """Return k ||C||^2, an upper bound on ||C u||^2 for contributions u to any pattern of k steps."""
+    """Return k ||C||^2, an upper bound on ||C u||^2 for contributions u to any k steps."""
     return Bracket(0.0, case.count * largest_eigenvalue(case.gram))

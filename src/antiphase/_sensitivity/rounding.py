@@ -4,15 +4,15 @@ X = C^T C is the Gram matrix of C, a pattern is a set of steps in which one exam
 these steps. Every method adds up products of entries of C. In floating point, the relative error of an operation is at
 most u = 2^-53. A sum of m products of non-negative numbers therefore has a relative error of at most m u, in any order
 of summation. This holds to first order, and the factor 2 in `outward` covers the higher orders. With entries of both
-signs, the error of an entry of X = C^T C is at most m u times the sum of the absolute values of its terms, and hence at
+signs, the error of entry (i, j) of X is at most m u times the sum of the absolute values of its terms, and hence at
 most m u ||C e_i|| ||C e_j||. Over a pattern of k steps, these errors add up to at most
 
     m u (sum_i ||C e_i||)^2 <= k m u sum_i ||C e_i||^2 <= k m u sens^2,
 
-since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers, both in units of u,
-therefore describe the rounding errors of a strategy: `relative` bounds the error of an entry of X relative to the entry
-itself, and `absolute` bounds it relative to the product ||C e_i|| ||C e_j||. The second number is multiplied by k.
-Errors of eigenvalue routines are added where the routines are called.
+since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers in units of u therefore
+describe the rounding errors of a strategy. `relative` bounds the error of an entry of X relative to the entry itself.
+`absolute` bounds the error relative to ||C e_i|| ||C e_j||, and is multiplied by k in the error of the result. The
+error of an eigenvalue routine is added where the routine is called.
 
 The table in `table.py` has a `RoundingRule` for each strategy.
 
@@ -42,10 +42,10 @@ from antiphase.strategies import (
 )
 
 UNIT = 2.0**-53
-STEPS_PER_ANCHOR = 4096  # the pass over a BLT recomputes the powers of its decays after this many steps
+STEPS_PER_ANCHOR = 4096  # the pass over the steps of a BLT recomputes the powers of its decays after this many steps
 PER_PARTICIPATION = 8  # error for each participation, in every method, in units of UNIT
 PER_RESULT = 16  # error of all other operations, in units of UNIT
-ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with non-negative scales
+ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with scales >= 0, they need no column of C
 
 
 class Entries(NamedTuple):
@@ -73,8 +73,9 @@ class RoundingRule:
 
     Args:
         entries: maps the strategy, the number of participations and the method to the rounding errors of X.
-        transformed: maps the strategy and the method to the column that Fourier transforms are applied to, or None.
-        spectrum: maps the strategy to the first column of a symmetric Toeplitz X whose spectrum is computed, or None.
+        transformed: maps the strategy and the method to the column that the method transforms, or to None.
+        spectrum: maps the strategy to the first column of X if X is symmetric Toeplitz and the method "spectral"
+            transforms this column; otherwise to None.
     """
 
     entries: Callable[[Any, int, str], Entries]
@@ -85,7 +86,7 @@ class RoundingRule:
 def outward(square: float, roundings: float) -> float:
     """Return an upper bound on the square root of an exact value, given its computed value `square`.
 
-    The relative error of `square` is at most `roundings` x 2^-53, to first order.
+    The relative error of `square` is at most `roundings` * 2^-53, to first order.
 
     >>> outward(4.0, 0), outward(2.0, 0) ** 2 > 2.0, outward(4.0, 10) > 2.0
     (2.0, True, True)
@@ -93,7 +94,7 @@ def outward(square: float, roundings: float) -> float:
     raised = square * (1.0 + 2.0 * roundings * UNIT)
     raised = math.nextafter(raised, math.inf) if roundings else raised
     root = math.sqrt(raised)
-    # The root is rounded to nearest, so only its last bit may be too small.
+    # The root is rounded to nearest. If it is too small, the next larger number is large enough.
     return root if _square_reaches(root, raised) else math.nextafter(root, math.inf)
 
 
@@ -142,9 +143,9 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
     """Return bounds on the rounding errors in X for a `BLT`.
 
     Rounding occurs in the powers of the decays and in their weighted sum. The pass over the steps multiplies by each
-    decay once per step, and regularly recomputes the powers. If the scales have both signs, the errors in the first
-    column c of C are relative to a larger column a >= |c|, which is computed from the absolute values of the scales.
-    Note that ||c|| >= c_0 = 1.
+    decay once per step, and recomputes the powers every `STEPS_PER_ANCHOR` steps. If the scales have both signs, the
+    errors in the first column c of C are relative to a larger column a >= |c|, which is computed from the absolute
+    values of the scales. The errors are then at most ||a||^2 times as large, because ||c|| >= c_0 = 1.
     """
     n, d = strategy.steps, strategy.buffers
     one_pass = 3.0 * min(n, STEPS_PER_ANCHOR) + 8 * (n // STEPS_PER_ANCHOR + count) + 4 * d + 16
@@ -198,15 +199,15 @@ FOURIER = RoundingRule(_fourier, spectrum=lambda strategy: strategy.gram_column(
 def _differences(case: Case, square: float) -> float:
     """Return the rounding error of `earliest_blocks`, relative to `square`, in units of 2^-53.
 
-    It splits the coefficients and the steps into blocks as long as the separation, and computes each sum over k blocks
-    of coefficients as a difference of cumulative sums. Each difference has one rounding for each block of coefficients,
-    relative to the sum over all of these blocks. There is one difference for each block of steps, and the squares of
-    their errors add up.
+    `earliest_blocks` splits the coefficients and the steps into blocks as long as the separation. It computes each sum
+    over k blocks of coefficients as a difference of cumulative sums. Each difference has one rounding for each block of
+    coefficients, relative to the sum over all of these blocks. There is one difference for each block of steps, and the
+    squares of their errors add up.
     """
     strategy = case.strategy.block
     buffers = one_pass(strategy)
     if buffers is not None and buffers.scale.min() >= 0.0:
-        return 0.0  # one pass without differences
+        return 0.0  # the pass over the steps of a BLT forms no differences
     column = strategy.toeplitz_column() if has_column(strategy) else None
     if column is None:
         return 0.0
@@ -217,16 +218,16 @@ def _differences(case: Case, square: float) -> float:
     if blocks == 1:
         return chain
     sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
-    smallest = square / case.strategy.blocks  # the square of one block, or of the average block
+    smallest = square / case.strategy.blocks  # the squared sensitivity of a block, on average
     return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 
 def _transforms(case: Case, rule: RoundingRule, method: str, square: float) -> float:
     """Return the error of Fourier transforms of long columns, relative to `square`, in units of 2^-53.
 
-    A transform of a column c has an error of about log2(size) x 2^-53 x ||c||_1. For a convolution of c with k ones,
-    the norm of the error is sqrt(k) times as large. For a spectrum, the error applies to each value. For an
-    autocorrelation, from which k^2 entries of X are taken, the error is ||c||_2 times as large.
+    A transform of a column c has an error of about log2(size) * 2^-53 * ||c||_1. In a spectrum, this is the error of
+    each value. In a convolution of c with k ones, the norm of the error is sqrt(k) times as large. In an
+    autocorrelation, the error is ||c||_2 times as large, and k^2 of its values are added up.
     """
     strategy, k = case.strategy.block, case.count
     levels = 24.0 * math.log2(256 * strategy.steps)

@@ -9,10 +9,10 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._sensitivity.bracket import Bracket
 
-DUALITY_GAP = 1e-10  # relative
+DUALITY_GAP = 1e-10  # relative duality gap at which the Newton steps stop
 BARRIER_SHRINK = 0.1  # factor by which the barrier parameter mu shrinks after each centring
 MOST_NEWTON_STEPS = 400
-ASCENT_SWEEPS = 20
+ASCENT_SWEEPS = 20  # sweeps of coordinate ascent that improve the lower bound
 
 
 def worst_contributions(X: Array) -> tuple[Bracket, Array]:
@@ -20,11 +20,12 @@ def worst_contributions(X: Array) -> tuple[Bracket, Array]:
 
     If X is the Gram matrix C^T C, restricted to the steps of a pattern, the maximum is the squared sensitivity of the
     pattern, because K is the Gram matrix of contributions of norm 1 in these steps. The dual problem minimises sum(y)
-    under the condition that S = Diag(y) - X is positive semidefinite. Damped Newton steps minimise sum(y) - mu
-    log det(S) as mu goes to 0, and mu S^-1 tends to the optimal K.
+    under the condition that S = Diag(y) - X is positive semidefinite. Damped Newton steps minimise
+    sum(y) - mu log det(S) while mu decreases towards 0. The matrix mu S^-1 then tends to the optimal K.
 
-    **Guarantee**: the upper bound is sum(y) for a y that is feasible despite rounding: the smallest eigenvalue of S is
-    checked, and y is raised if necessary. The lower bound is tr(X K) for a K that is scaled to a unit diagonal.
+    **Guarantee**: the upper bound is sum(y) for a y that is feasible despite rounding. To ensure this, the smallest
+    eigenvalue of S is checked, and y is raised if necessary. The lower bound is tr(X K) for a K that is scaled to a
+    unit diagonal.
 
     >>> import numpy as np
     >>> C = np.array([[2, 1, 1], [1, 2, -1], [1, -1, 2]]) / np.sqrt(24)
@@ -66,10 +67,10 @@ def _missing(y: Array, X: Array) -> float:
 
 
 def _primal_value(y: Array, X: Array) -> float:
-    """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or tr(X), the value at K = I, if that is larger.
+    """Return the larger of tr(X K), for K = S^-1 scaled to a unit diagonal, and tr(X), the value for K = I.
 
-    Rounding errors in S reduce the value by about 1e-8. A few sweeps of coordinate ascent over unit vectors with the
-    Gram matrix K make up for this. The sweeps can only raise the value.
+    Rounding errors in S reduce tr(X K) by about 1e-8. A few sweeps of coordinate ascent over unit vectors with the Gram
+    matrix K make up for this. The sweeps can only raise the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)
     root = vectors / np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))

@@ -31,9 +31,9 @@ class Method:
     """A method that computes or bounds the squared sensitivity.
 
     Args:
-        run: function that returns the bracket, or raises `NotProved` if the condition does not hold.
-        condition: when the method applies, and when its result is exact, in words.
-        reference: author, year, theorem.
+        run: function that returns the `Bracket`, or raises `NotProved` if the condition does not hold.
+        condition: text for docs/sensitivity.md that says when the method applies and when its result is exact.
+        reference: author, year and theorem.
     """
 
     run: Callable[[Case], Bracket]
@@ -239,9 +239,9 @@ _INTRODUCTION = """# Sensitivity methods
 
 `antiphase.sensitivity(strategy, participation)` tries the methods for the strategy and participation in the order
 below. It returns the first exact result, or the smallest upper bound if no method is exact. To use a particular method,
-pass `method="..."`. If the condition of that method does not hold, `NotProved` is raised, and its message names a
-method that works. Exact means exact for vector contributions (gradients), not only for signed scalars. Every result is
-a `Bound` with its kind, method and theorem, and it is never below the true value.
+pass `method="..."`. If the condition of that method does not hold, `NotProved` is raised, and its hint names a method
+that works. Exact means exact for vector contributions (gradients), not only for signed scalars. Every result is a
+`Bound` with its kind, method and theorem, and it is never below the true value.
 
 X is the Gram matrix C^T C, which has as many bands as C. k is the largest number of participations. A random
 participation is replaced by its `worst_case`.

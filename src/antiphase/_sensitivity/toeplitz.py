@@ -3,8 +3,8 @@
 Here b is the separation, k is the number of participations, and u is 1 at the steps of the pattern and 0 elsewhere.
 Split C u and the first column of C into blocks of b entries. Block m of C u is the sum of blocks m - k + 1 to m of the
 column. All blocks of C u from the last non-zero block of the column to the last participation are equal, so they are
-counted instead of computed. For a BLT, the column is not needed: one pass over the steps with its buffers gives the
-sum.
+counted instead of computed. For a BLT, the column is not needed, because one pass over the steps with the buffers of
+the BLT gives ||C u||^2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Signs = Literal["signed", "absolute", "majorant"]
 
 
 def one_pass(strategy: Strategy) -> Buffers | None:
-    """Return the buffers of a BLT, whose sums are computed in one pass over the steps; None for any other strategy."""
+    """Return the recursion of a BLT, for which one pass over the steps gives ||C u||^2; None for any other strategy."""
     recursion = strategy.recursion()
     return recursion if isinstance(recursion, Buffers) else None
 
@@ -34,7 +34,10 @@ def has_column(strategy: Strategy) -> bool:
 
 
 def coefficients(strategy: Strategy) -> Array:
-    """Return the first column of a lower-triangular Toeplitz C, possibly without its trailing zeros."""
+    """Return the first column of a lower-triangular Toeplitz C, possibly without its trailing zeros.
+
+    Raises `NotProved` for any other C.
+    """
     column = strategy.toeplitz_column()
     if column is None:
         raise NotProved(
@@ -61,7 +64,7 @@ def earliest_square(strategy: Strategy, separation: int, count: int, signs: Sign
 
 
 def column_square(column: Array, steps: int, separation: int, count: int, signs: Signs) -> float:
-    """Return the result of `earliest_square` from the first column of C."""
+    """Return the result of `earliest_square`, computed from the first column of C."""
     c = column if signs == "signed" else np.abs(column)
     if signs == "majorant":
         c = np.maximum.accumulate(c[::-1])[::-1]
@@ -73,7 +76,7 @@ def check_one_pass(steps: int) -> None:
     """Raise `NotProved` if a BLT has too many steps for one pass."""
     if steps > LONGEST_PASS:
         raise NotProved(
-            f"The sensitivity of a BLT with {steps} steps takes too long: one pass covers up to 2^34 steps.",
+            f"The sensitivity of a BLT with {steps} steps takes too long. The limit is 2^34 steps.",
             hint="plan for fewer steps",
         )
 
@@ -84,15 +87,16 @@ def _buffered_square(buffers: Buffers, separation: int, count: int, signs: Signs
     check_one_pass(buffers.steps)
     scale = buffers.scale if signs == "signed" else np.abs(buffers.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0
-    decay, scale = np.array(buffers.decay), np.array(scale)  # copies: Numba compiles read-only arrays separately
+    decay, scale = np.array(buffers.decay), np.array(scale)  # copies, as Numba would compile again for read-only arrays
     return float(buffered_square(decay, scale, first, buffers.steps, separation, count))
 
 
 class Blocks(NamedTuple):
     """The distinct blocks of C u.
 
-    Block i has the entries `values[i]` and occurs `times[i]` times. Entries beyond the coefficients are zero and left
-    out. The block is the sum of blocks `low[i]`, ..., `high[i]` - 1 of the coefficients.
+    Block i has the entries `values[i]` and occurs `times[i]` times. It is the sum of blocks `low[i]`, ...,
+    `high[i]` - 1 of the coefficients. If there are fewer coefficients than entries in a block, the other entries are
+    zero and left out.
     """
 
     values: Array
@@ -102,7 +106,7 @@ class Blocks(NamedTuple):
 
 
 def earliest_blocks(coefficients: Array, steps: int, separation: int, count: int) -> Blocks:
-    """Return the distinct blocks of C u on the earliest pattern.
+    """Return the distinct blocks of C u, where u is 1 at the steps of the earliest pattern and 0 elsewhere.
 
     Args:
         coefficients: the first column of C, without trailing zeros.

@@ -1,10 +1,11 @@
 """Sensitivity of the binary tree for a minimum separation b, by a dynamic program over subtrees.
 
-The value of a pattern is its squared sensitivity. It is the sum over all nodes of count^2, where count is the number of
-participations below the node. A subtree with q participations affects other subtrees only through q, its value and the
-free steps at its two ends, called gaps. For each q, each value and each gap at the left end, a table holds the largest
-possible gap at the right end. All gaps of b - 1 or more are treated as equal. Complete subtrees of the same height
-share a table, so the work grows with the logarithm of the number of steps.
+A pattern is a set of steps in which one example takes part. The value of a pattern is its squared sensitivity. It is
+the sum over all nodes of count^2, where count is the number of participations below the node. A subtree with q
+participations affects other subtrees only through q, its value and the number of free steps at each of its two ends,
+called gaps. For each q, each value and each gap at the left end, a table holds the largest possible gap at the right
+end. All gaps of b - 1 or more are treated as equal. Complete subtrees of the same height share a table, so the work
+grows with the logarithm of the number of steps.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from antiphase._errors import NotProved
 from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.min_separation import separation
 
-LARGEST_WORK = 1 << 30  # maximum number of combinations of two table rows, times the separation
+LARGEST_WORK = 1 << 30  # maximum number of pairs of combined table rows, times the separation
 LARGEST_TABLES = 1 << 25  # maximum number of table entries
-JOIN_COST = 4096  # smallest cost of combining two rows, in the same unit as LARGEST_WORK
+JOIN_COST = 4096  # fixed cost of each pair of participation counts in `_Forest.join`, in the unit of LARGEST_WORK
 Gaps = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class GapRows:
-    """The gaps of patterns with a given number of participations, by value.
+    """For each value, the gaps of the patterns with a given number of participations.
 
     gaps[v - lowest, l] is the largest gap at the right end of a pattern with value v and a gap of at least l at the
     left end, or -1 if there is no such pattern.
@@ -41,7 +42,7 @@ Table = dict[int, GapRows]  # the key is the number of participations, from 1
 
 @dataclass
 class _Forest:
-    """Computes tables for a given separation and limit on participations, and limits the work and the memory."""
+    """Computes tables for a given separation and largest number of participations, and limits work and memory."""
 
     separation: int
     limit: int
@@ -94,7 +95,7 @@ class _Forest:
         highest = max([_highest(x) + _highest(y) for x, y in parts] + [_highest(x) for x in alone])
         size = (highest - lowest + 1) * b
         self._spend(sum(len(x.gaps) * len(y.gaps) * b for x, y in parts), size)
-        self.room += size  # the unpruned rows are temporary
+        self.room += size  # these rows are temporary; `join` counts the rows that remain after pruning
         out = np.full((highest - lowest + 1, b), -1, dtype=np.int32)
         for x in alone:
             here = out[x.lowest - lowest : _highest(x) - lowest + 1]
@@ -126,7 +127,7 @@ def dynamic_program(case: Case) -> Bracket:
 
 
 def levels(case: Case) -> Bracket:
-    """Return an upper bound: the sum over tree levels h of k x min(k, ceil(2^h / b)).
+    """Return an upper bound: the sum over tree levels h of k * min(k, ceil(2^h / b)).
 
     A node above 2^h steps has at most ceil(2^h / b) participations, and the counts of a level add up to at most k.
     """
@@ -148,7 +149,7 @@ def _highest(rows: GapRows) -> int:
 
 
 def _lengthened(rows: GapRows, steps: int) -> GapRows:
-    """Return the rows after `steps` free steps are added at the right end."""
+    """Return the rows for the subtree with `steps` free steps added at its right end."""
     b = rows.gaps.shape[1]
     return GapRows(
         rows.lowest, np.where(rows.gaps >= 0, np.minimum(rows.gaps + min(steps, b), b - 1), -1).astype(np.int32)
@@ -156,7 +157,7 @@ def _lengthened(rows: GapRows, steps: int) -> GapRows:
 
 
 def _shifted(rows: GapRows, steps: int) -> GapRows:
-    """Return the rows after `steps` free steps are added at the left end."""
+    """Return the rows for the subtree with `steps` free steps added at its left end."""
     needed = np.maximum(np.arange(rows.gaps.shape[1]) - steps, 0)
     return GapRows(rows.lowest, rows.gaps[:, needed])
 
@@ -164,8 +165,8 @@ def _shifted(rows: GapRows, steps: int) -> GapRows:
 def _pruned(rows: GapRows, gain: int) -> GapRows:
     """Return the rows with `gain` added to every value, without redundant rows.
 
-    If a higher value has a larger gap, this gap is also used for the lower value. Drops rows of impossible values, and
-    rows at the low end with the same gaps as the next row.
+    If a higher value has a larger gap, this gap is also used for the lower value. Rows at the high end are dropped if
+    their values are impossible. Rows at the low end are dropped if the next row has the same gaps.
     """
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]

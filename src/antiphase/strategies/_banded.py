@@ -31,8 +31,8 @@ class Banded(Strategy):
     and c21 must be 0, because it lies below the last row.
 
     Args:
-        columns: array of shape (steps, bands), bands <= steps. Diagonal entries, columns[j, 0], must not be zero.
-            Entries below the last row must be zero.
+        columns: array of shape (steps, bands) with bands <= steps. The diagonal entries, columns[j, 0], must not be
+            zero. Entries with j + r >= steps, which lie below the last row of C, must be zero.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded).
 
@@ -83,12 +83,12 @@ class Banded(Strategy):
 
     @property
     def diagonals(self) -> int:
-        """Number of diagonals up to the last non-zero one."""
+        """Number of diagonals of C up to the last non-zero one."""
         return last_nonzero(np.abs(self.columns).max(axis=0))
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether no entry is negative."""
+        """True if no entry of C is negative."""
         return bool(self.columns.min() >= 0.0)
 
     def first(self, steps: int) -> Banded:

@@ -25,8 +25,8 @@ class BandedInverse(Strategy):
     """A strategy matrix C with C^-1[i, j] = coefficients[i - j]. The noise is a weighted sum of the last few draws.
 
     Args:
-        coefficients: the first column of C^-1, at most `steps` numbers. The first must not be zero, and missing
-            coefficients are zero.
+        coefficients: the first column of C^-1, at most `steps` numbers. The first must not be zero. Missing
+            coefficients count as zero.
         steps: number of steps, n.
 
     Reference: Kalinin, McKenna, Upadhyay and Lampert 2025 (banded inverse square root);
@@ -69,7 +69,7 @@ class BandedInverse(Strategy):
 
     @classmethod
     def geometric(cls, decay: float, steps: int) -> BandedInverse:
-        """Return the strategy C[i, j] = decay^(i - j). With draws z, its noise in step t is z_t - decay z_{t-1}.
+        """Return the lower-triangular strategy C[i, j] = decay^(i - j). Its noise in step t is z_t - decay * z_{t-1}.
 
         >>> BandedInverse.geometric(0.5, 2).noising().tolist()
         [[1.0, 0.0], [-0.5, 1.0]]
@@ -103,7 +103,7 @@ class BandedInverse(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether the first column of C has no negative entry."""
+        """True if the first column of C has no negative entry."""
         return bool(self.strategy_coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BandedInverse:
@@ -121,7 +121,7 @@ class BandedInverse(Strategy):
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return minus the binary exponents of two coefficients of C^-1: the largest and the first."""
+        """Return (-p, -q), where p and q are the binary exponents of the largest and the first coefficient of C^-1."""
         low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
         return -high, -low
 

@@ -53,12 +53,12 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise never uses a row of z before the step that completes the same row of C."""
+        """True if every row of z is first used in or after the step that completes the same row of C."""
         return self.recursion().is_causal
 
     @property
     def diagonals(self) -> int | None:
-        """Number of diagonals up to the last non-zero diagonal if C is lower triangular; otherwise None.
+        """Number of diagonals of a lower-triangular C, up to the last non-zero one; None for any other C.
 
         If C has at most b diagonals, columns j, j + b, j + 2b, ... have no non-zero row in common.
         """
@@ -66,12 +66,12 @@ class Strategy(ABC):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether the first rows of N do not depend on the number of steps, so that a run can be extended later."""
+        """True if more steps leave the existing rows of N unchanged. A run can then be extended later."""
         return False
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether the sensitivity bounds of `first(steps)` never decrease as `steps` grows.
+        """True if the sensitivity bounds of `first(steps)` never decrease as `steps` grows.
 
         This holds if C has no negative entry, or if `first` returns all of C.
         """
@@ -87,15 +87,15 @@ class Strategy(ABC):
 
     @property
     def has_unit_columns(self) -> bool:
-        """Whether the columns of C are normalised, so that rescaling the stored coefficients does not change C."""
+        """True if the columns of C are normalised. Rescaling the stored coefficients then does not change C."""
         return False
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
         """Return this strategy with its stored entries rescaled, or None if it cannot be rescaled.
 
         Args:
-            scale: function to apply to stored entries of C.
-            inverse: function to apply to stored entries of C^-1 instead, if the strategy stores these.
+            scale: function to apply to the stored entries, if they are entries of C.
+            inverse: function to apply to the stored entries, if they are entries of C^-1.
         """
         return None
 
@@ -112,12 +112,12 @@ class Strategy(ABC):
 
     @property
     def stores_column(self) -> bool:
-        """Whether `toeplitz_column` returns a stored array, so that the column may have any length."""
+        """True if the first column of C is stored. It need not be computed then, and may have any length."""
         return False
 
     @property
     def tree_height(self) -> int | None:
-        """Level of the root if C has one row per node of a binary tree over the steps; otherwise None."""
+        """Level of the root (leaves have level 0) if C has one row per node of a binary tree; otherwise None."""
         return None
 
     @property
@@ -195,7 +195,7 @@ def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> 
 
 
 def exponents(entries: Array) -> tuple[int, int]:
-    """Return the smallest and the largest binary exponent of the non-zero entries."""
+    """Return the smallest and the largest binary exponent of the non-zero entries, as defined by `numpy.frexp`."""
     found = np.frexp(entries[entries != 0])[1]
     return int(found.min()), int(found.max())
 

@@ -54,7 +54,7 @@ class BLT(Strategy):
             )
         if not ((decay >= 0) & (decay <= 1)).all():
             raise _check.invalid(
-                "BLT", "decay", "in [0, 1]", decay.tolist(), "buffers with a larger decay grow without bound"
+                "BLT", "decay", "in [0, 1]", decay.tolist(), "a buffer with a decay above 1 would grow without bound"
             )
         object.__setattr__(self, "decay", decay)
         object.__setattr__(self, "scale", scale)
@@ -103,7 +103,7 @@ class BLT(Strategy):
     def inverse_decays(self) -> Array:
         """Return the decays of C^-1, largest first, as defined in `from_decays`.
 
-        Raises `InvalidArgument` if they are not all real, because C^-1 is then not a BLT with real decays.
+        Raises `InvalidArgument` if some of them are complex, because C^-1 is then not a BLT with real decays.
         """
         roots = np.linalg.eigvals(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
         if np.abs(roots.imag).max() > 1e-12 * max(1.0, np.abs(roots).max()):
@@ -124,7 +124,7 @@ class BLT(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether the first column has no negative entry."""
+        """True if the first column of C has no negative entry."""
         return bool(self.coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BLT:
@@ -166,7 +166,7 @@ class _BufferEncoding(Stream):
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:
-    """Return the scales, scale_j = prod_k(decay_j - inverse_decay_k) / prod_{k != j}(decay_j - decay_k)."""
+    """Return the array with entries scale_j = prod_k(decay_j - inverse_decay_k) / prod_{k != j}(decay_j - decay_k)."""
     gaps = decay[:, None] - decay[None, :]
     np.fill_diagonal(gaps, 1.0)
     return np.prod((decay[:, None] - inverse_decay[None, :]) / gaps, axis=1)

@@ -29,8 +29,9 @@ class Dense(Strategy):
     If C is not lower triangular, its smallest singular value must be at least 1e-9 times the largest.
 
     The noising matrix N is C^-1 for square C and the pseudo-inverse otherwise. The pseudo-inverse has the smallest
-    error of all left inverses, for every workload (Denisov et al. 2022, section 3). For privacy, C need not be lower
-    triangular: step t releases only the gradient plus row t of N z, and the random draws z do not depend on the data.
+    error of all left inverses, for every workload (Denisov et al. 2022, section 3). The privacy guarantee does not
+    require C to be lower triangular. Step t releases only the gradient plus row t of N z, and the random draws z do not
+    depend on the data.
 
     Args:
         matrix: C, of shape (rows, steps).
@@ -78,7 +79,7 @@ class Dense(Strategy):
 
     @cached_property
     def is_lower_triangular(self) -> bool:
-        """Whether C is square with zeros above the diagonal."""
+        """True if C is square with zeros above the diagonal."""
         rows, steps = self.matrix.shape
         return bool(rows == steps and not np.triu(self.matrix, 1).any())
 
@@ -110,7 +111,7 @@ class Dense(Strategy):
 
     @property
     def diagonals(self) -> int | None:
-        """Number of diagonals up to the last non-zero one if C is lower triangular; otherwise None."""
+        """Number of diagonals of a lower-triangular C, up to the last non-zero one; None for any other C."""
         if not self.is_lower_triangular:
             return None
         rows, columns = np.nonzero(self.matrix)
@@ -118,7 +119,7 @@ class Dense(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether no entry is negative."""
+        """True if no entry of C is negative."""
         return bool(self.matrix.min() >= 0.0)
 
     def first(self, steps: int) -> Dense:
@@ -136,7 +137,10 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponent range of the diagonal if C is lower triangular, else the largest exponent of C twice."""
+        """Return the smallest and the largest binary exponent of the diagonal of a lower-triangular C.
+
+        For any other C, return the largest binary exponent of its entries twice.
+        """
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]

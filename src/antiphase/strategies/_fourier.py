@@ -115,7 +115,7 @@ class Fourier(Strategy):
 def magnitudes(steps: int) -> Array:
     """Return |v_k| for k = 0, ..., n, with the transform v defined in `Fourier`.
 
-    It is n for k = 0, 1 / sin(pi k / 2n) for odd k and 0 for other even k.
+    |v_k| is n for k = 0, 1 / sin(pi k / 2n) for odd k and 0 for all other even k.
     """
     out = np.zeros(steps + 1)
     out[0] = steps
@@ -134,7 +134,7 @@ def _roots(steps: int) -> Spectrum:
 
 
 def _circulate(spectrum: Spectrum, x: Array) -> Array:
-    """Return M x for the 2n x 2n circulant M whose first column has this transform; x is padded with zeros."""
+    """Return M x, where x is padded with zeros and M is the circulant matrix whose first column has this transform."""
     size = 2 * (len(spectrum) - 1)
     return np.fft.irfft(spectrum[:, None] * np.fft.rfft(x, size, axis=0), size, axis=0)
 

@@ -1,4 +1,8 @@
-"""Gram matrices X = C^T C of strategies C, which are read by diagonals. If C has structure, no dense X is formed."""
+"""Gram matrices X = C^T C of strategies C, which are read by diagonals. If C has structure, no dense X is formed.
+
+A pattern is a set of steps in which one example takes part. Its sensitivity is the largest ||C u|| over contributions u
+to these steps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from antiphase._errors import InvalidArgument, NotProved
 Indices = NDArray[np.int64]
 MOST_GRAM_ENTRIES = 1 << 28  # maximum number of entries of X to sum over; above this, products with C are cheaper
 LONGEST_ARRAY = 1 << 25  # maximum number of steps for which an array with one entry per step is made
-LARGEST_INTEGER = 1 << 53  # float64 holds all integers up to this one
+LARGEST_INTEGER = 1 << 53  # float64 represents all integers up to this one exactly
 SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squared norms outside this range may have lost precision
 
 
@@ -23,11 +27,12 @@ class Gram(ABC):
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: whether, among all shifts of a pattern (the steps of one example), the earliest shift has the
-            largest sensitivity. This holds if the block of X on the steps of every later shift is a submatrix of the
-            block for the earliest shift, or equals that block minus a positive semidefinite matrix.
-        norms_decrease: whether each column of C is a shifted part of every earlier column. If the columns of a pattern
-            are also orthogonal, the pattern with the earliest steps has the largest sensitivity.
+        first_is_worst: True if shifting a pattern to later steps never increases its sensitivity. This holds if the
+            block of X on the shifted pattern is a submatrix of the block on the original pattern, or equals the
+            original block minus a positive semidefinite matrix.
+        norms_decrease: True if each column of C consists of the first entries of every earlier column, shifted down, so
+            that column norms never increase. Among patterns whose columns are orthogonal, the one with the earliest
+            steps then has the largest sensitivity.
     """
 
     steps: int
@@ -62,7 +67,7 @@ class Gram(ABC):
     def squares(self, weights: Array) -> tuple[float, float] | None:
         """Return ||C w||^2 and an upper bound on sum_ij w_i |X_ij| w_j, for weights w >= 0.
 
-        The two are equal if C has no negative entry. Returns None if they are expensive to compute.
+        The two numbers are equal if C has no negative entry. Returns None if they are expensive to compute.
         """
         return None
 
@@ -77,11 +82,11 @@ class Gram(ABC):
         return np.arange(count)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the result of `residues`, and the sums of |X_ij| and X_ij over i and j in each residue's pattern.
+        """Return `residues(period)`, and the sums of |X_ij| and of X_ij over the pattern of each of these residues.
 
-        The pattern of residue r is r, r + period, r + 2 period, and so on. The sums are taken over the diagonals of X
-        at multiples of the period. If there are many diagonals, the sums are computed from C itself. If C then has
-        entries of both signs, the sums of |X| are upper bounds.
+        The pattern of residue r is r, r + period, r + 2 period, and so on. Both i and j run over its steps. The sums
+        are computed from the diagonals of X at multiples of the period or, if these are many, from C itself. In the
+        second case, if C has entries of both signs, the returned sums of |X_ij| are upper bounds.
         """
         residues = self.residues(period)
         lags = range(0, self.bands, period)
@@ -114,9 +119,9 @@ class Gram(ABC):
         return out
 
     def folded(self, period: int) -> Array:
-        """Return the Gram matrix of the sums of columns of C over each residue class, shape (period, period).
+        """Return the Gram matrix of the matrix whose column r is the sum of columns r, r + period, ... of C.
 
-        Column r of these sums adds up the columns r, r + period, r + 2 period, ... of C.
+        The result has the shape (period, period).
         """
         out = np.zeros((period, period))
         i = np.arange(period)
@@ -192,14 +197,14 @@ class BandedGram(Gram):
 
 
 class TreeGram(Gram):
-    """The Gram matrix of the binary tree: X[i, j] is the number of nodes above both steps."""
+    """The Gram matrix of the binary tree. X[i, j] is the number of nodes above both steps i and j."""
 
     def __init__(self, steps: int) -> None:
         self.steps = self.bands = steps
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the number of levels from the lowest node above both steps up to the root."""
+        """Return, for each pair of steps, the number of levels from the lowest node above both up to the root."""
         stop = self.steps - lag if stop is None else stop
         _check_length(stop - start)
         i = np.arange(start, stop)
@@ -211,7 +216,7 @@ class TreeGram(Gram):
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return ||C w||^2, summed level by level, for both values: they are equal, because C has no negative entry."""
+        """Return ||C w||^2 as both numbers of `Gram.squares`, because C has no negative entry."""
         total, sums = 0.0, weights
         for _ in range(self.levels):
             total += float(sums @ sums)
@@ -266,7 +271,7 @@ class BlockGram(Gram):
         return self.block.largest_square()
 
     def envelope(self) -> Array:
-        """Return the envelope of one block."""
+        """Return the `envelope` of one block."""
         return self.block.envelope()
 
     def squares(self, weights: Array) -> tuple[float, float] | None:

@@ -34,7 +34,7 @@ class Identity(Strategy):
 
     @property
     def diagonals(self) -> int:
-        """1, for the main diagonal."""
+        """Always 1, because only the main diagonal is non-zero."""
         return 1
 
     @property

@@ -30,7 +30,8 @@ from antiphase._errors import InvalidArgument
 if TYPE_CHECKING:
     from antiphase.strategies._base import Strategy
 
-# If the absolute scales of the buffers of a BLT add up to at most this, float32 noise has errors of a few 1e-6 times z.
+# If the absolute values of the scales of a BLT add up to at most this number, float32 noise has errors of a few 1e-6
+# times z.
 LARGEST_FLOAT32_WEIGHT = 16.0
 
 Steps = NDArray[np.int64]
@@ -54,7 +55,7 @@ class Recursion:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise never uses a row of z before the step that completes the same row of C."""
+        """True if every row of z is first used in or after the step that completes the same row of C."""
         return True
 
 
@@ -69,9 +70,10 @@ class Feedback(Recursion):
     Args:
         steps: number of steps.
         bands: number of diagonals of T, including the main one.
-        entry: function that returns T[j + r, j] for an array of columns j and an array of lags r, which are broadcast.
-        is_constant: whether T is Toeplitz, so that all steps share one row of coefficients.
-        scales: one number per step; None means all ones.
+        entry: function that takes an array of columns j and an array of lags r, broadcasts them against each other, and
+            returns T[j + r, j].
+        is_constant: True if T is Toeplitz. All steps then share one row of coefficients.
+        scales: the factor of the noise in each step; None means all ones.
 
     >>> Feedback.toeplitz(np.array([1.0, 0.5]), 3).block(np.array([1, 2]), np.array([0, 1])).tolist()
     [[0.5, 1.0], [0.0, 0.5]]
@@ -85,7 +87,7 @@ class Feedback(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """`bands` - 1, one for each past output in use."""
+        """`bands` - 1, one buffer for each past output that a step uses."""
         return self.bands - 1
 
     @classmethod
@@ -134,14 +136,14 @@ class MovingSum(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """One less than the number of coefficients, to store the last rows of z."""
+        """One less than the number of coefficients, because each step uses that many past rows of z."""
         return len(self.coefficients) - 1
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Buffers(Recursion):
-    """One buffer b_j for each decay: the noise is y = z - sum_j scale_j b_j, and then b_j <- decay_j b_j + y.
+    """One buffer b_j for each decay. Each step returns y = z - sum_j scale_j b_j, and sets b_j to decay_j b_j + y.
 
     Args:
         steps: number of steps.
@@ -172,8 +174,8 @@ class Buffers(Recursion):
 
         This form is equivalent to b <- decay b + y, but a decay such as 1 - 1e-9 is not rounded to 1. The released y is
         also the y that is fed back, so a rounding error in y has the same effect as a change of z. A rounding error in
-        a buffer dies out like any other input of the buffer, at the rates given by the decays of C^-1
-        (`BLT.inverse_decays`). Both constants are returned in float64; round them to `dtype` afterwards.
+        a buffer dies out like any other input of the buffer. The decays of C^-1 (`BLT.inverse_decays`) determine how
+        fast. Both constants are returned in float64; round them to `dtype` afterwards.
 
         Args:
             dtype: "float32" or "float64", the dtype of noise and buffers.
@@ -263,12 +265,12 @@ class Restart(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """Number of buffers of one block."""
+        """Number of model-sized buffers that one block holds between steps."""
         return self.inner.memory_copies
 
     @property
     def is_causal(self) -> bool:
-        """Whether the recursion of one block is causal."""
+        """True if the recursion of one block is causal."""
         return self.inner.is_causal
 
 
@@ -279,7 +281,7 @@ class WholeMatrix(Recursion):
 
     Args:
         strategy: strategy whose `solve` and `noising` apply N.
-        is_ordinary: whether the norm of every row of N is known to be between about 1/2 and 2.
+        is_ordinary: True if the norm of every row of N is known to be between about 1/2 and 2.
     """
 
     strategy: Strategy
@@ -302,7 +304,7 @@ class WholeMatrix(Recursion):
 
     @property
     def is_causal(self) -> bool:
-        """Always false."""
+        """Always false: the first step uses all of z."""
         return False
 
 

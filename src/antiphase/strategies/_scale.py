@@ -1,7 +1,7 @@
 """Functions that multiply a strategy by a constant, with or without rounding.
 
-The strategy 2^k C with noise standard deviation 2^k sigma is the same mechanism as C with sigma: the released noise and
-the guarantee do not change. Only intermediate numbers, such as the state of a noise stream, depend on k.
+The strategy 2^k C with noise standard deviation 2^k sigma is the same mechanism as C with sigma. Both release the same
+noise and have the same guarantee. Only intermediate numbers, such as the state of a noise stream, depend on k.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def divided(strategy: Strategy, divisor: float) -> Strategy | None:
 
 
 def scaled_exactly(value: Any, exponent: int) -> Array | None:
-    """Return value x 2^exponent in float64; None if the result would be rounded."""
+    """Return value * 2^exponent in float64; None if the result would be rounded."""
     given = np.asarray(value, dtype=np.float64)
     with np.errstate(all="ignore"):
         made = np.ldexp(given, exponent)
@@ -55,8 +55,8 @@ def _scaled(strategy: Strategy, entries: Array, exponent: int) -> Array:
     if made is None:
         nonzero = np.abs(entries[entries != 0])
         raise Refused(
-            f"The entries of this {type(strategy).__name__} range from {nonzero.min():.3g} to {nonzero.max():.3g}: "
-            "no common scale keeps them all in the floating-point range.",
+            f"The entries of this {type(strategy).__name__} range from {nonzero.min():.3g} to {nonzero.max():.3g}. "
+            "No common scale keeps them all in the floating-point range.",
             hint="set negligible entries to zero, or use columns of similar norms",
         )
     return made

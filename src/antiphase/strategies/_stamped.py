@@ -23,12 +23,13 @@ from antiphase.strategies._stream import Stream
 class Stamped(Strategy):
     """The strategy C_0 of one block, repeated along the diagonal: C = I (x) C_0 and N = I (x) N_0 (Kronecker products).
 
-    With the online tree and a prefix-sum workload, this is the restarted tree: the noise in the last prefix sum of a
-    completed block stays in all later prefix sums. If the noising matrix N_0 of one block is the pseudo-inverse of C_0,
-    then N is the pseudo-inverse of C and has the smallest error for every workload.
+    If C_0 is a `Tree` with the online decoder and the workload is a prefix sum, this is the restarted tree mechanism.
+    The noise in the last prefix sum of a completed block then stays in all later prefix sums. If the noising matrix N_0
+    of one block is the pseudo-inverse of C_0, then N is the pseudo-inverse of C and has the smallest error for every
+    workload.
 
     Args:
-        strategy: the strategy of one block; a run has repeats x strategy.steps steps.
+        strategy: the strategy of one block; a run has repeats * strategy.steps steps.
         repeats: number of blocks.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), App. D.4.
@@ -61,7 +62,7 @@ class Stamped(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """Number of buffers of one block."""
+        """Number of model-sized buffers that one block needs between steps."""
         return self.strategy.memory_copies
 
     def rows_at(self, step: int) -> int:
@@ -111,12 +112,12 @@ class Stamped(Strategy):
         return BlockGram(self.strategy.gram(absolute=absolute), self.repeats)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponents of one block."""
+        """Return the `scale_exponents` of one block."""
         return self.strategy.scale_exponents()
 
     @property
     def has_unit_columns(self) -> bool:
-        """Whether the columns of one block are normalised."""
+        """True if the columns of one block are normalised."""
         return self.strategy.has_unit_columns
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Stamped | None:
@@ -125,7 +126,7 @@ class Stamped(Strategy):
         return None if block is None else replace(self, strategy=block)
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that computes C_0 x for each block in turn."""
+        """Return a stream that computes C x with a new encoding stream of C_0 for each block."""
         return _StampedEncoding(self)
 
     def recursion(self) -> Restart:

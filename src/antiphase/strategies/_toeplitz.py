@@ -50,7 +50,7 @@ class Toeplitz(Strategy):
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
         """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the square root of prefix sums.
 
-        The default, all bands, is optimal for a single participation, up to lower-order terms.
+        With all bands, the default, the strategy is optimal for a single participation, up to lower-order terms.
 
         Args:
             steps: number of steps, n.
@@ -76,12 +76,12 @@ class Toeplitz(Strategy):
         if not self.column_normalized:
             return np.ones(self.steps)
         inside = np.minimum(self.bands, np.arange(self.steps, 0, -1))
-        exponent = np.frexp(np.abs(self.coefficients).max())[1]  # squares of scaled entries do not overflow
+        exponent = np.frexp(np.abs(self.coefficients).max())[1]  # divide by 2^exponent, so that squares do not overflow
         norms = np.sqrt(np.cumsum(np.ldexp(self.coefficients, -exponent) ** 2))
         return np.asarray(np.ldexp(norms, exponent)[inside - 1])
 
     def columns(self) -> Array:
-        """Return the bands in the layout of `Banded`: [j, r] = C[j + r, j]."""
+        """Return the bands in the layout of `Banded.columns`: entry [j, r] is C[j + r, j]."""
         columns = self.coefficients / self.column_scales()[:, None]
         return columns - outside(columns)
 
@@ -103,7 +103,7 @@ class Toeplitz(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether no coefficient is negative."""
+        """True if no coefficient is negative."""
         return bool(self.coefficients.min() >= 0.0)
 
     def first(self, steps: int) -> Toeplitz | Banded:
@@ -125,7 +125,7 @@ class Toeplitz(Strategy):
 
     @property
     def stores_column(self) -> bool:
-        """Always true."""
+        """Always true: the coefficients are stored."""
         return True
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
@@ -134,12 +134,12 @@ class Toeplitz(Strategy):
         return ToeplitzGram(coefficients, self.steps, self.column_scales() if self.column_normalized else None)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the binary exponent of c_0 twice: it is the smallest and the largest on the diagonal."""
+        """Return the binary exponent of c_0 twice, because c_0 is every diagonal entry of T."""
         return exponents(self.coefficients[:1])
 
     @property
     def has_unit_columns(self) -> bool:
-        """Whether columns are normalised."""
+        """True if columns are normalised."""
         return self.column_normalized
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Toeplitz:

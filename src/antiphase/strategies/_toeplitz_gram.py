@@ -11,7 +11,7 @@ from antiphase._errors import NotProved
 from antiphase.strategies._gram import Gram, Indices, check_square
 
 LARGEST_COLUMN = 1 << 24  # maximum number of entries of a column that is computed and held in memory
-MOST_EXACT_BANDS = 2048  # up to this many bands, the envelope of the Gram matrix is exact
+MOST_EXACT_BANDS = 2048  # up to this many bands, `ToeplitzGram.envelope` returns the largest entries, not upper bounds
 LONG_COLUMN = 1 << 16  # above this many bands, eigenvalue bounds use a coarser grid
 
 
@@ -71,9 +71,11 @@ class ToeplitzGram(Gram):
         return out if self._scales is None else out / (self._scales[i] * self._scales[i + lag])
 
     def envelope(self) -> Array:
-        """Return the largest |entry| of each diagonal for few bands; for many, a bound by the autocorrelation of |c|.
+        """Return an upper bound on the absolute entries of each diagonal.
 
-        The upper bound includes a margin for the rounding error of the Fourier transform.
+        Up to `MOST_EXACT_BANDS` bands, the result is the largest absolute entry of each diagonal. For more bands, it is
+        the autocorrelation of |c|, plus a margin for the rounding error of the Fourier transform that computes it. If
+        there are scales, this bound is divided by their smallest square and limited to 1.
         """
         if self.bands <= MOST_EXACT_BANDS:
             return super().envelope()
@@ -92,7 +94,10 @@ class ToeplitzGram(Gram):
         return float(plain @ plain), float(absolute @ absolute)
 
     def eigenvalue_bound(self) -> float | None:
-        """Return an upper bound on |sum_r c_r e^(i r x)|^2 over x, which bounds the eigenvalues; None with scales."""
+        """Return an upper bound on |sum_r c_r e^(i r x)|^2 over all x, which bounds the eigenvalues of X.
+
+        Returns None if there are scales.
+        """
         if self._scales is not None:
             return None
         size = _grid(self.bands)
@@ -110,23 +115,26 @@ class SymmetricGram(Gram):
         self.steps = self.bands = len(column)
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the constant diagonal."""
+        """Return the diagonal, whose entries are all equal."""
         stop = self.steps - lag if stop is None else stop
         return np.broadcast_to(self._column[lag], stop - start)
 
     def envelope(self) -> Array:
-        """Return the absolute values of the column."""
+        """Return the absolute values of the first column, since each diagonal of X is constant."""
         return np.abs(self._column)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the sums for residue 0. Its pattern has k steps, and k - m pairs of these are m periods apart."""
+        """Return the sums of `Gram.class_sums` for residue 0, the only one needed.
+
+        The pattern of residue 0 has k steps. For each m, k - m pairs of these steps are m periods apart.
+        """
         entries = self._column[::period]
         times = 2.0 * np.arange(len(entries), 0, -1)
         times[0] /= 2.0
         return self.residues(period), np.abs(entries)[None] @ times, entries[None] @ times
 
     def eigenvalue_bound(self) -> float:
-        """Return an upper bound on |g_0 + 2 sum_r g_r cos(r x)| over all x, which bounds the eigenvalues."""
+        """Return an upper bound on |g_0 + 2 sum_r g_r cos(r x)| over all x, which bounds the eigenvalues of X."""
         size = _grid(self.bands)
         symbol = 2.0 * np.fft.rfft(self._column, size).real - self._column[0]
         return float(np.abs(symbol).max()) / math.cos(math.pi * (self.bands - 1) / size)
@@ -137,7 +145,7 @@ def _trimmed(column: Array) -> Array:
 
 
 def _grid(bands: int) -> int:
-    """Return the number of grid points on the unit circle: at least 64 per band, or 8 for long columns.
+    """Return the number of grid points on the unit circle: at least 64 per band, or at least 8 for long columns.
 
     The largest absolute value of a trigonometric polynomial of degree d on N grid points is at least cos(pi d / N)
     times its maximum over the circle (Ehlich and Zeller 1964).

@@ -32,10 +32,10 @@ class Tree(Strategy):
     The estimate of a node of level l is w_l z + (1 - w_l) (left + right), with the inverse-variance weight
     w_l = 2^l / (2^(l+1) - 1). To estimate the prefix sum of t steps, the decoder adds the estimates of one node for
     each bit that is set in t. This takes floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in
-    which steps beyond the end of the run are zero and have no noise. The weights w_l assume a complete tree, and
-    reproduce every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing
-    noise into account would slightly reduce the error of the last prefix sum, and reduce the totals in that table by at
-    most 2 %.
+    which steps beyond the end of the run are zero and have no noise. The weights w_l assume a complete tree. With them,
+    every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1, is reproduced. Weights that account for
+    the missing noise of steps beyond the end would slightly reduce the error of the last prefix sum. They would reduce
+    the totals in Table 1 by at most 2 %.
 
     The full decoder is the pseudo-inverse. It has the smallest error for every workload, but each of its outputs uses
     all of z.
@@ -101,7 +101,7 @@ class Tree(Strategy):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether the decoder is online. A run can then be extended at any step before its last."""
+        """True if the decoder is online. A run can then be extended at any step before its last."""
         return self.decoder == "online"
 
     @property
@@ -112,7 +112,7 @@ class Tree(Strategy):
     def first(self, steps: int) -> Tree:
         """Return a tree over the first `steps` steps for the online decoder, or all of C for the full decoder.
 
-        The smaller tree has every node that these steps complete, plus the partial nodes above its last step.
+        The smaller tree has every node that these steps complete, and also the incomplete nodes above its last step.
         """
         return Tree(steps) if self.decoder == "online" else self
 
@@ -141,7 +141,7 @@ def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _row_numbers(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row numbers of the nodes of a level.
+    """Return the row of C for each node of a level.
 
     Before step t, 2t - popcount(t) nodes are completed.
     """
@@ -202,7 +202,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # add the stored left sibling; if there is none, no right sibling exists
+            if self._step >> level & 1:  # a right child, so add its left sibling; else, no right sibling is in the run
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)
