@@ -49,10 +49,10 @@ class History:
         rewinds: number of times that steps were replaced or noisy outputs were discarded.
         extensions: number of times that the plan was extended.
         source: source of the noise: "host" or the description of a device.
-        details: hash of the plan's details (error, candidates, notes and deviation) when the run was opened or last
+        details: hash of the plan's details (error, candidates, notes and deviation) when the run was created or last
             extended; None in older ledgers.
-        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with, because with a
-            different kind every replay would look like a rewind. Ledgers that do not name a kind use SHA-256.
+        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with. With a different
+            kind, every replay would seem to have a different output. Ledgers that do not name a kind use SHA-256.
     """
 
     digests: bytearray = field(default_factory=bytearray)
@@ -113,7 +113,7 @@ class History:
             return "rewind"
         raise Refused(
             f"Step {step} was replayed with a different output, but {self._label(step)!r} was published after that "
-            "step. The same noise on two outputs reveals their difference.",
+            "step. Two outputs with the same noise reveal their difference without noise.",
             hint="continue from a checkpoint made at or after that publication, or "
             "start a new run in a new directory; antiphase.compose computes the guarantee of both",
         )

@@ -1,7 +1,7 @@
 """Functions on runs for the framework integrations (PyTorch, JAX, Flower), beyond the public methods of `Run`.
 
 An integration that generates noise itself calls `set_noise_source` whenever it is given a run. The first call records
-the source in the ledger; from then on, every other source is refused.
+the source in the ledger. From then on, a call with a different source raises `Refused`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def open_shared(
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
         background_noise: as for `Run.open`; it also enables `start_noise`.
-        keep_source: whether to keep the noise source of a run that was started with a source other than the host. For
-            integrations that call `set_noise_source` afterwards.
+        keep_source: if true, keep the noise source of a run that was started with a source other than the host. Set it
+            if you call `set_noise_source` afterwards.
     """
     return Run._open_shared(
         plan,
@@ -132,7 +132,7 @@ def epsilon_with_tail(run: Run, epsilon_at: Callable[[float], Bound], delta: flo
 
     Args:
         run: open run.
-        epsilon_at: epsilon of the mechanism with ideal, unbounded draws as a function of delta.
+        epsilon_at: function of delta that returns the epsilon of the mechanism with ideal, unbounded draws.
         delta: delta of the guarantee.
     """
     return run._tail.covered(epsilon_at, delta)
@@ -211,7 +211,7 @@ def read_noise(run: Run, step: int) -> list[Any]:
 
 
 def draw_batch(run: Run, step: int) -> Batch:
-    """Return the same as `run.batch`, but do not start computing the step's noise."""
+    """Return the same batch as `run.batch`, but do not start computing the step's noise."""
     return run._draw_batch(step)
 
 
@@ -229,7 +229,7 @@ def check_step(run: Run, step: int) -> None:
 @without_locals
 @synchronized
 def commit_with_lineage(run: Run, step: int, digest: bytes, lineage: bytes) -> None:
-    """Commit a step like `run.commit`, with a lineage: bytes that identify the noisy outputs up to this step."""
+    """Commit a step like `run.commit`, and record `lineage`, bytes that identify the noisy outputs up to this step."""
     run._commit(step, digest, lineage)
 
 

@@ -111,7 +111,7 @@ def _stored_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock
     if last["plan"] != plan.fingerprint:
         _extend(plan, path, header, secret, journal, last)
     elif stored_fingerprint(path / "plan.json") != plan.fingerprint:
-        plan.save(path / "plan.json")  # the last process crashed between the ledger entry and this file
+        plan.save(path / "plan.json")  # a process crashed after it wrote the ledger entry but before it wrote this file
     return journal
 
 
