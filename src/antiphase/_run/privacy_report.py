@@ -150,7 +150,7 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
     if plan.deviation:
         known = history.details == plan.details  # otherwise the text in the file may have been edited
-        why = f": {plan.deviation}." if known else ". The ledger does not confirm the reason that the plan gives."
+        why = f": {plan.deviation}." if known else ". The reason given in the plan is not in the ledger."
         remarks.append(f"The mechanism may differ from what the problem asks for{why}")
     if history.extensions:
         remarks.append(
