@@ -80,7 +80,9 @@ def gather(source: ReportSource, progress: Progress = lambda what, share: None) 
     progress("candidates", 0.6)
     charts["error"] = error_by_step(plan)
     if any(line.faint for line in charts["error"].series):
-        left_out.append("In the error chart, only the best candidate of each family is named. The other lines are grey.")
+        left_out.append(
+            "In the error chart, only the best candidate of each family is named. The other lines are grey."
+        )
     if not all(candidate.per_step for candidate in plan.candidates):
         left_out.append("In the error chart, only the chosen candidate is drawn, because there are too many steps.")
     progress("matrices", 0.7)

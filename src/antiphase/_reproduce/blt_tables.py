@@ -33,7 +33,7 @@ BLTS = (
 
 @reproduction("blt-dp-ftrl-table-1", "Rms and max loss of eight mechanisms, n = 2052, k = 6, b = 342", sizes=True)
 def table_1(full: bool) -> Iterator[Row]:
-    """Only the full size includes BandMF with 342 bands."""
+    """BandMF with 342 bands is included only with `--full`."""
     for buffers, count, largest, rms in BLTS:
         participation = PARTICIPATION if count == 6 else ap.SingleParticipation()
         found = ap.optimize("blt", steps=STEPS, participation=participation, objective="max", buffers=buffers).strategy
@@ -53,10 +53,8 @@ def table_1(full: bool) -> Iterator[Row]:
     yield drawn("which column is which", "max loss is the larger one", "the paper's two headings are swapped")
 
 
-SEARCH_NOTE = (
-    "our search, without barrier terms, minimises the max loss and finds a smaller one, so the rms loss differs too"
-)
-OTHER = "optimised for the rms error, which does not determine the max error"
+SEARCH_NOTE = "our search has no barrier terms and finds a smaller max loss, so the rms loss differs too"
+OTHER = "the matrix is optimised for the rms error, which does not determine the max error"
 
 # language, rounds, noise, separation, participations, optimised for separation, zCDP, epsilon
 PRODUCTION = (
