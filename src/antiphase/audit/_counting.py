@@ -25,7 +25,7 @@ confidence.
 2. **Held out** (one tenth of alpha): S is chosen with a quarter of the scores, and the others are counted. This test
    detects programs that leak in a way that the claim does not suggest.
 
-If the canaries of one run have different patterns, the scores are independent but not identically distributed. The
+If the canaries of one run take part in different steps, the scores are independent but not identically distributed. The
 bounds are then still valid for the mean of the probabilities. By Hoeffding (1956), Thm 4, a sum of independent
 indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
 by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for such scores. H also
@@ -50,8 +50,8 @@ PLANNED_SHARE = 0.9
 CHOOSING_SHARE = 0.25  # share of the scores that choose a threshold; the others are counted
 WEIGHTS = (0.04, 0.1, 0.25, 0.5, 1.0)  # weights a that are tried
 THRESHOLDS = 24  # number of thresholds that planning tries in each direction
-LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q
-HALVINGS, PLAN_HALVINGS = 40, 12
+LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q, for bounds and for planning
+HALVINGS, PLAN_HALVINGS = 40, 12  # numbers of bisections of epsilon, for bounds and for planning
 LARGEST_EPSILON = 60.0
 LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically distributed
 
@@ -60,13 +60,12 @@ LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically dis
 class Threshold:
     """A test that counts the scores in a set S, as in the module's docstring.
 
-    S holds the scores that are at least `at` or, if `below` is true, at most `at`.
-
-    If `below` is true, present and absent canaries exchange roles, because absent canaries have low scores.
+    S holds the scores that are at least `at` or, if `below` is true, at most `at`. If `below` is true, present and
+    absent canaries exchange roles, because absent canaries have low scores.
 
     Args:
         at: the threshold.
-        below: whether low scores are in S.
+        below: if true, S holds low scores.
         weight: the weight a, the exponent of p_1 in the combination of the two p-values.
     """
 
@@ -100,10 +99,10 @@ def upper_limit(hits: Array | int, trials: int, failure: float) -> Array:
 def counted_epsilon(
     counts: tuple[Array | int, int, Array | int, int], delta: float, alpha: float, split: float
 ) -> Array:
-    """Return the usual bound log((p - delta) / q), for comparison: p and q are two separate confidence limits.
+    """Return the usual bound log((p - delta) / q), for comparison. Here p and q are two separate confidence limits.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
+        counts: k_1, n_1, k_0 and n_0, as defined in the module's docstring.
         delta: delta of the bound.
         alpha: failure probability.
         split: share of alpha for the lower limit.
@@ -127,14 +126,15 @@ def combined_epsilon(
     """Return the largest epsilon that the counts of one test reject at level alpha, or 0 if they reject none.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
+        counts: k_1, n_1, k_0 and n_0, as defined in the module's docstring.
         delta: delta of the bound.
         alpha: failure probability.
         weight: the weight a, the exponent of p_1 in the combination of the two p-values.
         levels: number of intervals of q. With fewer intervals, the bound is faster to compute and looser, but still
             valid.
-        halvings: number of bisections.
-        identical: whether all scores of a kind have the same distribution. If not, p-values above 1/4 count as 1.
+        halvings: number of bisections of epsilon.
+        identical: set it to False if the scores of present (or of absent) canaries have different distributions. Then
+            p-values above 1/4 count as 1.
 
     >>> round(combined_epsilon((500, 1000, 100, 1000), 0.0, 0.05, 1.0), 3)
     1.402
@@ -248,8 +248,8 @@ def counting_bound(
         confidence: probability with which the bound holds, at least 0.5.
         reference: simulated scores of present and of absent canaries under the claim, to plan a threshold. If None, a
             quarter of the scores choose the threshold.
-        assumes: "none" for scores of separate runs of one canary; "independent canaries" for canaries of one run, which
-            may have different patterns.
+        assumes: "none" for scores of separate runs of one canary. "independent canaries" for canaries of one run, which
+            may take part in different steps.
         seed: seed that chooses the random quarter.
 
     >>> rng = np.random.default_rng(0)
@@ -284,7 +284,7 @@ def check_confidence(owner: str, confidence: float) -> float:
 
 
 def _candidates(miss: Array, trials: int) -> Array:
-    """Return thresholds to try: few absent canaries exceed most of them, and no absent canary exceeds the largest."""
+    """Return thresholds to try. Few absent canaries exceed most of them, and no absent canary exceeds the largest."""
     shares = np.geomspace(0.05, trials, THRESHOLDS) / trials
     return np.unique(np.append(np.quantile(miss, 1.0 - np.minimum(shares, 1.0)), np.nextafter(miss[-1], np.inf)))
 

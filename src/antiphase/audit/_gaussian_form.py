@@ -61,9 +61,9 @@ def signal_ratio(values: Array, signals: Array, present: Flags, confidence: floa
 
     Args:
         values: projection of the release on each canary's contributions.
-        signals: claimed mean of each value if its canary is present. Canaries with signal 0, which never took part, are
+        signals: claimed mean of each value if its canary is present. Canaries with signal 0 never took part and are
             left out.
-        present: which canaries are present.
+        present: for each canary, True if it is present.
         confidence: confidence of each limit.
     """
     _check_canaries(present)

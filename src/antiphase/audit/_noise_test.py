@@ -16,8 +16,9 @@ standard normals, and each part of the test has a known distribution:
 
 The covariance part needs at least eight directions for each step. With fewer directions, its p-value is 1.
 
-Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction); the lags are
-normal by the central limit theorem, and the other distributions are exact.
+The distributions for lags, covariance and shape are limits for many values. All others are exact.
+
+Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction).
 """
 
 from __future__ import annotations

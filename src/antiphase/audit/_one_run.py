@@ -13,7 +13,8 @@ the number of correct guesses. Two theorems bound the probability of this many c
   Chaudhuri 2024, Thm 3.2.
 
 The attack guesses that the canaries with the highest scores are present. The number of guesses is planned with
-simulated scores of the claim. It does not depend on the data, so no correction for trying several thresholds is needed.
+simulated scores of the claimed mechanism. It does not depend on the data, so no correction for trying several numbers
+is needed.
 The coins must be fair and independent, so the number of present canaries is random.
 """
 

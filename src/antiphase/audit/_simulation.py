@@ -1,4 +1,4 @@
-"""Runs canaries through the library's own noise and batches, in simulated runs and in runs with a ledger."""
+"""Runs canaries (artificial examples) through the library's own noise and batches, with or without a run directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antiphase.audit._canary import canary_signs, worst_pattern
 from antiphase.audit._release import Flags, Release, joined
 
 Indices = NDArray[np.int64]
-LARGEST_PIECE = 20_000_000  # maximum number of noise values of a simulated run to hold in memory
+LARGEST_CHUNK = 20_000_000  # maximum number of noise values of a simulated run to hold in memory
 QUIET = 256
 
 
@@ -71,13 +71,13 @@ def simulate(
     secret = Secret.generate() if secret is None else secret
     start = time.perf_counter()
     n = mechanism.strategy.steps
-    most = max(1, min(LARGEST_PIECE // n, mechanism.examples or canaries))
-    pieces = [min(most, canaries - done) for done in range(0, canaries, most)]
-    quiet_share = max(1, quiet // (len(pieces) * runs))
+    most = max(1, min(LARGEST_CHUNK // n, mechanism.examples or canaries))
+    chunks = [min(most, canaries - done) for done in range(0, canaries, most)]
+    quiet_share = max(1, quiet // (len(chunks) * runs))
     found = [
         _simulated(mechanism, size, quiet_share, secret, f"audit-{run}-{i}")
         for run in range(runs)
-        for i, size in enumerate(pieces)
+        for i, size in enumerate(chunks)
     ]
     whole = joined(found)
     return Release(
@@ -126,14 +126,14 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
     """Simulate a run with the plan, leaves, dtype and number of examples of a stored run, and with canaries.
 
     Noise and batches come from the same code as in the run, but from a different key, which is derived from the run's
-    secret. So everything computed from the result can be published. Numbers computed from the run's own noise cannot be
-    published: anyone who knows them and the released sums can test which of two data sets fits both.
+    secret. So everything computed from the result can be published. Numbers computed from the run's own noise must not
+    be published. Anyone who knows such numbers and the released sums could test which of two data sets fits them.
 
     Returns None if an integration generated the noise of the run on a device.
 
     Args:
         record: the run.
-        entries: largest number of entries of the leaves to simulate. Half of them belong to canaries, and the others
+        entries: largest number of parameter entries to simulate. Half of them belong to canaries, and the others
             contain only noise.
     """
     start = time.perf_counter()
@@ -225,7 +225,7 @@ def drive_numpy(
         examples: number of examples, including canaries; by default, the number in the plan's problem, or the canaries
             alone.
         secret: secret of the run; None for a fresh one.
-        step: the part of the loop that is audited, a function (run, step, sum of clipped gradients) -> noisy sum.
+        step: the audited part of the loop, a function (run, step, sum of clipped gradients) -> noisy sum.
         gradients: function (rows of gradients) -> sum of the clipped gradients. By default, each row is clipped.
     """
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Audits of `antiphase.flower`: canary clients in an in-memory federation, with the real server and client code.
+"""Audits of `antiphase.flower`, with canary clients in an in-memory federation and the real server and client code.
 
 release = antiphase.audit.flower.drive(plan, directory, canaries=64, goal=8)
 found = antiphase.audit.evaluate(plan, release)

@@ -55,9 +55,9 @@ def drive(
     mesh: jax.sharding.Mesh | None = None,
     microbatch: int | None = None,
 ) -> Release:
-    """Train with the clipping, batches and noise of antiphase.jax, with canaries among the data.
+    """Train with the clipping, batches and noise of antiphase.jax, and return what was released.
 
-    Returns what was released.
+    Some of the examples are canaries.
 
     Args:
         plan: plan to train with.
