@@ -33,8 +33,8 @@ class MeasuredLowerBound:
         measured_at_delta: delta at which the lower bound holds.
         measurement_confidence: probability with which the bound holds, such as 0.95.
         measurement_method: how the bound was computed.
-        measurement_assumes: what is assumed about the program: "none", "independent canaries", "Gaussian trade-off" or
-            "Gaussian noise".
+        measurement_assumes: assumption about the program, which is "none", "independent canaries", "Gaussian trade-off"
+            or "Gaussian noise".
         measured_scores: number of canaries whose attack scores were used.
 
     >>> found = MeasuredLowerBound(1.5, 1e-6, 0.95, "threshold", "none", 1000)
@@ -90,7 +90,7 @@ class StatisticalTest:
     It tests the noise, the size of the contributions, or the steps in which canaries took part.
 
     **Guarantee**: if the released values are as claimed, `departs` is true with probability at most `level`. If
-    `departs` is false, the test found nothing; docs/audit.md states how small a departure it can detect.
+    `departs` is false, the test found nothing. The smallest departures that it can detect are in docs/audit.md.
 
     Args:
         what: what was tested.

@@ -36,8 +36,8 @@ class Curvatures:
         values: h_i >= 0, curvature x largest learning rate.
         weights: relative weights, one for each curvature; None for equal weights. To measure the excess loss of a
             quadratic model, weight each direction by its curvature.
-        steps: "last" for the last iterate, "all" for the mean square over all steps, or a fraction f in (0, 1] for a
-            model that is the mean of the last f x n iterates.
+        steps: "last" counts the noise in the last iterate, and "all" the mean square over all steps. A fraction f in
+            (0, 1] is for a model that is the mean of the last f x n iterates.
         trajectory: weight of a second term, the noise over all steps in a flat direction (curvature 0). With weight 1,
             the two terms are equal for independent noise. Without the second term, an optimised strategy with separate
             coefficients for every column has little noise in the last steps but far too much in all others.
@@ -60,7 +60,7 @@ class Curvatures:
         weights = np.ones(len(values)) if self.weights is None else self.weights
         weights = _check.array(owner, "weights", weights, 1)
         if len(weights) != len(values):
-            must = f"as many as values, {len(values)}"
+            must = f"of length {len(values)}, like values"
             hint = "pass one weight for each curvature"
             raise _check.invalid(owner, "weights", must, f"{len(weights)} numbers", hint)
         if weights.min() <= 0.0 or not math.isfinite(math.fsum(weights)):
@@ -163,9 +163,9 @@ LEAST_RATE, LARGEST_RATE = 1e-4, 3.0
 
 
 def training_objective(rate: float) -> Curvatures:
-    """Return the objective "training" for a learning rate: the noise at the end, plus the noise over all steps.
+    """Return the objective "training", the noise at the end plus the noise over all steps, for a learning rate.
 
-    The curvatures lie between 0.001 and 0.3, which suits all models of docs/training.md if their gradients are clipped
+    The curvatures lie between 0.001 and 0.3. This range suits all models of docs/training.md if gradients are clipped
     to norm 1. Each h is one of these curvatures times the learning rate.
 
     Args:

@@ -31,7 +31,7 @@ class Problem:
         batch_size: expected number of examples per step.
         participation: which steps an example can take part in, as guaranteed by the data pipeline. None lets the
             planner choose a participation from `examples` and `batch_size`.
-        workload: linear map from gradients to iterates: `PrefixSum()` for plain SGD, or `Momentum(...)`.
+        workload: linear map from gradients to iterates, such as `PrefixSum()` for plain SGD, or `Momentum(...)`.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
         objective: the error to minimize. "training" measures the noise left in the model at the end of training,
@@ -40,7 +40,7 @@ class Problem:
             gradients did not depend on the parameters. They predict accuracy less well (see docs/training.md).
         clip_norm: norm to which you clip each example's contribution to a step. `Run.gradient_noise` and the
             integrations multiply the noise by it; `NoiseStream` does not.
-        unit: the unit of privacy, as a word for reports: "example", "user" or "device".
+        unit: word for the unit of privacy in reports, such as "example", "user" or "device".
         parameters: number of model parameters, if known. The plan then reports the memory of the noise in bytes.
         learning_rate: largest learning rate, for the objective "training". If None, the planner predicts it from the
             noise.

@@ -63,7 +63,7 @@ class Secret:
     @classmethod
     @without_locals
     def insecure(cls, seed: int) -> Secret:
-        """Create a reproducible secret from an integer, for tests. It is guessable, and every report says so."""
+        """Create a reproducible secret from an integer, for tests. Anyone can guess it, and every report says so."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training, use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)

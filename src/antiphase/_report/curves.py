@@ -45,8 +45,8 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
 def error_by_step(plan: Plan) -> Chart:
     """Return a chart of the standard deviation of the noise in the model after each step, for clipping norm 1.
 
-    All candidates are drawn. The legend names the chosen candidate and the best of each other family; the rest are in
-    the background.
+    All candidates are drawn. The legend names the chosen candidate and the best candidate of every other family. The
+    other lines are in the background.
     """
     chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
     values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)

@@ -23,7 +23,7 @@ def comparison(report: FederatedReport) -> Table:
             f"{planned.separation:,}",
             f"{min(report.gaps):,}" if report.gaps else "no client took part twice",
         ),
-        ("most participations", f"{most:,}", f"{happened:,}"),
+        ("most participations of a client", f"{most:,}", f"{happened:,}"),
         ("clients that took part", "", f"{report.clients:,}"),
         (f"epsilon at delta {delta}, achieved participation", "", _bound(report.guarantee)),
         (

@@ -2,8 +2,8 @@
 
 - run.json: the header, with run id, plan fingerprint, leaves (parameter shapes), dtype and number of examples
 - plan.json: the plan
-- public/ledger.jsonl: record of committed steps and publications; safe to show
-- private/: the secret, noise states and batch sizes; only the owner can read it; store it apart from the model
+- public/ledger.jsonl: the committed steps and the publications. This file is safe to show.
+- private/: the secret, noise states and batch sizes. Only the owner can read it. Store it apart from the model.
 """
 
 from __future__ import annotations

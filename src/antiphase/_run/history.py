@@ -36,7 +36,7 @@ class Publication:
 class History:
     """The state of a run after all public entries of its ledger.
 
-    Steps before `published` are frozen: others may know their outputs, so a replay must give the same digest.
+    Others may know the outputs of the steps before `published`. A replay of such a step must give the same digest.
 
     A lineage is a keyed digest of all outputs up to a step. Integrations use lineages to check that a training state
     was computed from the outputs in the ledger. Ledger entries store the lineage in the field "mark".
@@ -76,7 +76,7 @@ class History:
 
     @property
     def committed(self) -> int:
-        """Number of committed steps, which is also the next step to take."""
+        """Number of committed steps. Steps are counted from 0, so this is also the next step to take."""
         return len(self.digests) // DIGEST_BYTES
 
     @property

@@ -171,7 +171,7 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
     """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with a different source.
 
     Different sources give independent random draws. If the source changed during a run, the noise of later steps would
-    not cancel the noise of earlier steps, so the noise would not have the covariance that the guarantee assumes.
+    not cancel the noise of earlier steps. It would not have the covariance that the guarantee assumes.
 
     If several processes share the run, every process must call this function before the first step. Later calls, which
     cannot change the source, do not communicate.
@@ -247,14 +247,14 @@ def check_lineage(run: Run, step: int, lineage: bytes) -> None:
 
     When a step is replaced, its old and its new output contain the same noise. Anyone who sees models computed from
     both can subtract them and learn the difference of the outputs without noise. For the same reason, a run that
-    restarts at step 0 must use its initial parameters: a model that already contains the noise of the first steps must
-    not get the same noise again.
+    restarts at step 0 must use its initial parameters. Otherwise, a model that already contains the noise of the first
+    steps would get the same noise again.
 
     Args:
         run: open run.
         step: step to take.
-        lineage: lineage of the state, as passed to `commit_with_lineage` for the previous step; at step 0, bytes that
-            identify the parameters.
+        lineage: lineage of the state, as passed to `commit_with_lineage` for the previous step. At step 0, pass bytes
+            that identify the parameters.
     """
     code = run._keyed_lineage(lineage)
     if step == run.committed == 0 and code != run._history.start and run._journal.is_writer:

@@ -23,7 +23,7 @@ NO_BATCHES = (
 class PrivacyReport:
     """The privacy guarantee of a run, computed from its ledger.
 
-    **Guarantee**: `guarantee` covers every committed step, published or not; it is None if no step was taken. If the
+    **Guarantee**: `guarantee` covers every committed step, published or not. It is None if no step was taken. If the
     decision to stop depended on the outputs, only `planned` holds. If the decision to extend the run depended on the
     outputs, neither `guarantee` nor `planned` holds as stated. In that case, the epsilon of the largest number of steps
     to which the run might have been extended applies.

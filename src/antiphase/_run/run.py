@@ -227,7 +227,7 @@ class Run:
 
     @property
     def committed(self) -> int:
-        """Number of steps committed so far, which is also the next step to take."""
+        """Number of steps committed so far. Steps are counted from 0, so this is also the next step to take."""
         return self._history.committed
 
     @property
@@ -366,8 +366,8 @@ class Run:
         batch of the step must also have been drawn.
 
         Committing an earlier step again is a replay. A replay with the same digest has no privacy cost. A replay with a
-        different digest raises `Refused` if something that depends on the step was published; otherwise it replaces
-        that step and all later ones, with a `RuntimeWarning`. If you read the noise of earlier steps again, commit
+        different digest raises `Refused` if something that depends on the step was published. Otherwise, it replaces
+        the step and all later steps, with a `RuntimeWarning`. If you read the noise of earlier steps again, commit
         those steps again before the next step.
 
         Args:

@@ -2,8 +2,8 @@
 
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
-**On the host.** The joint distribution of all draws of a run is within total variation distance tau of the joint
-distribution of rounded ideal draws (see `antiphase._noise.tail`; ln tau is `log_missing_mass`). The same bound holds
+**On the host.** Let tau bound the total variation distance between the joint distribution of all draws of a run and
+that of rounded ideal draws (`antiphase._noise.tail` proves tau; `log_missing_mass` is ln tau). The same bound holds
 for everything released, both for a data set D and for its neighbour D'. Suppose that the mechanism I with ideal draws
 is (epsilon, delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the
 run R satisfies, for every event S,
@@ -22,7 +22,7 @@ epsilon does not change. For 10^12 draws, ln tau is about -1430. The error is th
 probability of such a stop (see `antiphase._lattice.range`), and the inequality above holds.
 
 **On a device**, JAX or PyTorch generates the draws. Their range is much smaller, so tau for millions of draws would
-exceed any delta. Nothing is proved about these draws; the report states the assumption that they are normal.
+exceed any delta. Nothing is proved about these draws, so the report states the assumption that they are normal.
 """
 
 from __future__ import annotations

@@ -29,10 +29,14 @@ SWEEPS = 6
 def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
     """Return a pattern u with large |C u|, as defined in the module's docstring.
 
-    No pattern leaks more in these cases: `SingleParticipation`; `EveryStep` and `FixedEpochs` if no entry of C^T C is
-    negative; `MinSeparation` if the columns of C are orthogonal and the number of participations is not limited. In all
-    other cases, other patterns may leak more. A canary that leaks less than possible makes an audit weaker, never
-    wrong.
+    No pattern leaks more in these cases:
+
+    - `SingleParticipation`,
+    - `EveryStep` and `FixedEpochs`, if no entry of C^T C is negative,
+    - `MinSeparation`, if the columns of C are orthogonal and the number of participations is not limited.
+
+    In all other cases, other patterns may leak more. A canary that leaks less than possible makes an audit weaker,
+    never wrong.
 
     Args:
         strategy: strategy matrix, C.

@@ -1,35 +1,40 @@
 """Lower bounds on epsilon from counts of scores above a threshold, without assumptions about the program.
 
-If a program is (epsilon, delta)-differentially private, then P(S) <= e^epsilon Q(S) + delta for every set S of scores,
-where P and Q are the distributions with and without the canary. The same holds with P and Q exchanged. So
+A score is a number that is high if a canary (artificial example) looks present in the data. Let P and Q be the
+distributions of a score with and without the canary. If a program is (epsilon, delta)-differentially private, every
+set S of scores satisfies the hypothesis
 
     H(epsilon):  p <= e^epsilon q + delta     for   p = P(S),  q = Q(S).
 
-A score is a number that is high if a canary looks present. The bound is the largest epsilon for which H is rejected at
-level alpha = 1 - confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the
-scores of k_1 of them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low
-scores, present and absent are exchanged.) For a given q, H gives two independent p-values, p_1 = Pr(Bin(n_1, e^epsilon
-q + delta) >= k_1) and p_0 = Pr(Bin(n_0, q) <= k_0). They are combined as c = p_1^a p_0 for a weight a in (0, 1]. The
-probability of a c this small is c (1 - log c) for a = 1 (Fisher). For a < 1, it is (c - a c^(1/a)) / (1 - a) (Good
-1955). H is rejected if this probability is at most alpha for every q. p_1 increases with q, and p_0 decreases. On an
-interval of q, c is therefore at most p_1^a at the upper end times p_0 at the lower end, so finitely many intervals
-cover every q. The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is
-looser, because it allows both counts to be unlucky at the same time.
+The same holds with P and Q exchanged. The bound is the largest epsilon for which H is rejected at level alpha = 1 -
+confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the scores of k_1 of
+them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low scores, present
+and absent are exchanged.) For a given q, H gives two independent p-values,
+
+    p_1 = Pr(Bin(n_1, e^epsilon q + delta) >= k_1)    and    p_0 = Pr(Bin(n_0, q) <= k_0).
+
+They are combined as c = p_1^a p_0 for a weight a in (0, 1]. If H is true, c or a smaller value has a probability of at
+most c (1 - log c) for a = 1 (Fisher), and (c - a c^(1/a)) / (1 - a) for a < 1 (Good 1955). H is rejected if this
+probability is at most alpha for every q. Since p_1 increases with q and p_0 decreases, c is bounded on an interval of
+q: it is at most p_1^a at the upper end times p_0 at the lower end. So finitely many intervals cover every q.
+
+The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is looser, because
+it allows both counts to be unlucky at the same time.
 
 Two tests are made, which share alpha. By Bonferroni's inequality, the larger of their bounds is valid at the stated
 confidence.
 
-1. **Planned** (nine tenths of alpha): S, its direction, and the weight a are chosen with simulated scores of the
-   claimed pair of distributions. They do not depend on the data, so all scores are counted. If the program does what it
-   claims, this threshold is nearly the best possible one.
-2. **Held out** (one tenth of alpha): S is chosen with a quarter of the scores, and the others are counted. This test
-   detects programs that leak in a way that the claim does not suggest.
+1. **Planned** (nine tenths of alpha): the set S and the weight a are chosen with simulated scores of the claimed pair
+   of distributions. They do not depend on the data, so all scores are counted. If the program does what it claims, the
+   threshold of S is nearly the best possible one.
+2. **Held out** (one tenth of alpha): S and a are chosen with a quarter of the scores, and the others are counted. This
+   test detects programs that leak in a way that the claim does not suggest.
 
 If the canaries of one run take part in different steps, the scores are independent but not identically distributed. The
 bounds are then still valid for the mean of the probabilities. By Hoeffding (1956), Thm 4, a sum of independent
-indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
-by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for such scores. H also
-holds for the means of P(S) and Q(S) over the canaries.
+indicators has tails no heavier than the binomial distribution with the same mean. The theorem holds for counts that
+differ from the mean by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for
+such scores. H also holds for the means of P(S) and Q(S) over the canaries.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).

@@ -91,7 +91,7 @@ def scale_power(values: int, scale: float, level: float = 0.01) -> float:
     Only the part "scale" of the test is counted. Its distribution is exact.
 
     Args:
-        values: number of values tested: steps times directions.
+        values: number of values tested, which is steps x directions.
         scale: actual standard deviation divided by the claimed one.
         level: level of the test.
 

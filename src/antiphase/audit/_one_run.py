@@ -5,8 +5,8 @@ from the released values, and abstains on the others. Let m be the number of can
 the number of correct guesses. Two theorems bound the probability of this many correct guesses:
 
 - `steinke_epsilon` assumes that the program is (epsilon, delta)-differentially private for each canary. Then the
-  probability of c or more correct guesses is at most the probability of c or more heads in r independent tosses with
-  probability e^epsilon / (1 + e^epsilon) of heads, plus a term for delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
+  probability of c or more correct guesses is at most Pr(Bin(r, e^epsilon / (1 + e^epsilon)) >= c) plus a term for
+  delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
 - `tradeoff_epsilon` assumes that the program has the trade-off function f of a Gaussian mechanism for each canary. Let
   p_i be the probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
   H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i). The p_i add up to at most 1. Mahloujifar, Melis and

@@ -126,7 +126,7 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
 
 
 def final_model_scores(release: Release, workload: Workload) -> Array:
-    """Return black-box scores: how far the final model moved along each canary's direction.
+    """Return the black-box score of each canary, which is how far the final model moved along its direction.
 
     The final model is the last row of the workload A applied to the released sums. An adversary without access to
     individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
