@@ -31,7 +31,7 @@ EXTRAS = {
 }
 MEGABYTE = 1 << 20
 AES_MEGABYTES = 32
-HARDWARE_AES = 0.5  # GB per second; faster means that AES runs in hardware (in software, it reaches about 0.2)
+HARDWARE_AES = 0.5  # GB per second. Faster AES must run in hardware. In software, it reaches about 0.2.
 
 
 @dataclass(frozen=True)

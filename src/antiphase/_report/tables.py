@@ -10,8 +10,8 @@ from antiphase._plan import Plan
 from antiphase._report.chart import Chart, thinned
 from antiphase._report.content import Content
 
-MODEL_MEGABYTES = 4.0  # one million float32 parameters
-FIRST_POINTS = 3  # coefficients change most between the first lags
+MODEL_MEGABYTES = 4.0  # size of one million float32 parameters
+FIRST_POINTS = 3  # tables have all of the first points, because coefficients change most between the first lags
 ROUNDED_UP = ("epsilon", "delta")  # labels of axes whose numbers are part of a guarantee
 
 

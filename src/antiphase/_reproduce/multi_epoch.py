@@ -19,7 +19,7 @@ TREE_ONLINE = ("5.8e6", "3.3e6", "2.1e6", "2.0e6", "2.1e6")
 TREE_FULL = ("2.4e6", "1.6e6", "1.2e6", "1.4e6", "1.8e6")
 FFT = ("2.3e6", "1.8e6", "1.6e6", "1.9e6", "2.5e6")
 FFT_OPTIMAL = ("2.2e6", "1.5e6", "1.1e6", "1.2e6", "1.7e6")
-# epochs of the optimised block, steps of the block, number of repeats of the block, printed loss
+# Columns: epochs of the optimised block, steps of the block, number of repeats of the block, printed loss.
 DENSE = (
     (20, 2000, 1, "6.5e5"),
     (10, 1000, 2, "8.8e5"),
@@ -119,7 +119,8 @@ def _noise(strategy: Strategy, participation: ap.SingleParticipation | ap.Poisso
     return ap.calibrate(strategy, participation, ap.Budget(to, 1e-6)).mechanism.noise_std
 
 
-# workload, constraint, equation; then the printed smallest entry of X, smallest entry within a pattern, and error
+# Columns: workload, constraint, equation, and the printed smallest entry of X, smallest entry of X for two steps of one
+# participation pattern, and error.
 TABLE_6 = (
     ("prefix-sum", "scalar", "Eq. 34", "0.000", "0.000", "6.461"),
     ("prefix-sum", "pattern", "Eq. 36", "0.000", "0.000", "6.461"),

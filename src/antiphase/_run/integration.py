@@ -157,7 +157,7 @@ def outputs_digest(run: Run, step: int) -> str:
 
 
 def is_committed(run: Run, step: int, digest: bytes) -> bool:
-    """Return whether `step` is committed with this digest of its output."""
+    """Return whether `step` was committed with `digest` as the digest of its output."""
     return 0 <= step < run.committed and hmac.compare_digest(run._history.digest(step), run._keyed_output(digest))
 
 
@@ -303,7 +303,7 @@ def critical_section(run: Run) -> CriticalSection:
 
 @synchronized
 def record_withdrawal(run: Run, step: int) -> None:
-    """Record that a noisy output of `step` was computed and then discarded. Reports count it as a rewind.
+    """Record that a noisy output of `step` was computed and then discarded. `PrivacyReport.rewinds` counts it.
 
     This is not a collective operation: only rank 0, which writes the ledger, records it.
     """

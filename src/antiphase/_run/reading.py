@@ -79,7 +79,7 @@ class RunRecord:
         return self._tail.covered(epsilon_at, delta)
 
     def confirms(self, step: int, arrays: Mapping[str, Any]) -> bool:
-        """Return whether the ledger says that `step` was committed with this output."""
+        """Return whether the ledger says that `step` was committed with `arrays` as its output."""
         if not 0 <= step < self.history.committed:
             return False
         keyed = self.history.digest_kind == KEYED
@@ -130,7 +130,7 @@ def read_run(directory: Path, secret: Secret | None = None, deviation: str = "")
     Args:
         directory: run directory.
         secret: secret of the run, if the directory does not store it.
-        deviation: the plan's deviation, for plan files that were written before that field existed.
+        deviation: value of `Plan.deviation` for plan files that were written before this field existed.
     """
     check_layout(directory)
     header = read_header(directory)

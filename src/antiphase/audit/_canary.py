@@ -49,7 +49,7 @@ def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
 
 
 def best_signs(gram: Array, used: Array) -> Array:
-    """Return `used` with signs that locally maximise u^T X u, where X is `gram`; all +1 if X has no negative entry."""
+    """Return `used` with signs that locally maximise u^T X u for X = `gram`. They are all +1 if X >= 0 entrywise."""
     u = np.abs(used)
     if (gram >= 0.0).all():
         return u

@@ -52,9 +52,9 @@ from antiphase._check import Array, invalid
 from antiphase._measured import Assumption, MeasuredLowerBound
 
 PLANNED_SHARE = 0.9
-CHOOSING_SHARE = 0.25  # share of the scores that choose a threshold; the others are counted
+CHOOSING_SHARE = 0.25  # fraction of the scores that choose the threshold of the held-out test
 WEIGHTS = (0.04, 0.1, 0.25, 0.5, 1.0)  # weights a that are tried
-THRESHOLDS = 24  # number of thresholds that planning tries in each direction
+THRESHOLDS = 24  # number of thresholds to try, for high and for low scores each
 LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q, for bounds and for planning
 HALVINGS, PLAN_HALVINGS = 40, 12  # numbers of bisections of epsilon, for bounds and for planning
 LARGEST_EPSILON = 60.0

@@ -21,7 +21,7 @@ from antiphase.audit._participation_test import participation_test
 from antiphase.audit._release import Release
 from antiphase.audit._scores import Scores, reference_scores, scores
 
-LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # numbers of simulated scores
+LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # limits on the number of simulated scores
 SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # fractions of 1 - confidence that each bound may use
 TEST_LEVEL = 0.2  # level of all tests together, as a fraction of 1 - confidence
 CURVE_POINTS = 200

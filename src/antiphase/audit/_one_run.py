@@ -46,7 +46,7 @@ def steinke_epsilon(canaries: int, guesses: int, correct: int, delta: float, alp
 
 
 def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the probability of at least `correct` correct guesses under (epsilon, delta)."""
+    """Return a bound on the probability of `correct` or more correct guesses under (epsilon, delta)-DP."""
     from scipy.stats import binom
 
     bias = 1.0 / (1.0 + math.exp(-epsilon))
@@ -132,7 +132,7 @@ def one_run_bounds(
 
 
 def planned_guesses(reference: tuple[Array, Array], canaries: int, bound: Callable[[int, int], float]) -> int:
-    """Return the number of guesses with the largest bound, if scores are distributed as in `reference`."""
+    """Return the number of guesses for which `bound` is typically largest for scores like `reference`."""
     both = np.concatenate(reference)
     is_present = np.concatenate([np.ones(len(reference[0])), np.zeros(len(reference[1]))])
     hits = np.cumsum(is_present[np.argsort(-both, kind="stable")])

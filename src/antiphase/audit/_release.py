@@ -67,7 +67,7 @@ class Release:
         object.__setattr__(self, "taking_part", part)
 
     def save(self, path: str | Path) -> None:
-        """Write the release to a file, for `antiphase audit --released`. Only the coins in it are secret."""
+        """Write the release to a file for `antiphase audit --released`. Only the coins, `present`, are secret."""
         signs = np.ones(self.steps) if self.signs is None else self.signs
         with Path(path).open("wb") as file:
             np.savez_compressed(

@@ -29,7 +29,7 @@ QUIET = 256
 
 
 def fair_coins(count: int, rng: np.random.Generator, *, balanced: bool = False) -> Flags:
-    """Flip an independent fair coin for each canary. If `balanced`, half of the coins are heads instead."""
+    """Flip an independent fair coin for each canary. If `balanced`, exactly half of the coins are heads instead."""
     if balanced:
         return rng.permutation(np.arange(count) % 2 == 0)
     return rng.random(count) < 0.5
@@ -100,7 +100,7 @@ def _simulated(mechanism: Mechanism, canaries: int, quiet: int, secret: Secret, 
         part, signs = drawn_patterns(mechanism, canaries, secret.child(run_id)), canary_signs(strategy, given)
     present = fair_coins(canaries, rng)
     lattice, entries = mechanism.lattice, canaries + quiet
-    if lattice is not None and lattice.entries < entries:  # only the accounting depends on the number of entries
+    if lattice is not None and lattice.entries < entries:  # allow all entries; the noise does not depend on this limit
         mechanism = replace(mechanism, lattice=replace(lattice, entries=entries))
     dtype = "float32" if lattice is None else None
     noise = _noise(NoiseStream(mechanism, {"canaries": Leaf((entries,))}, secret, run_id, dtype=dtype), mechanism)
@@ -179,7 +179,7 @@ def _noise(stream: NoiseStream, mechanism: Mechanism) -> Array:
 
 
 def _first_entries(leaves: dict[str, Leaf], most: int) -> dict[str, Leaf]:
-    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in a full run."""
+    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in whole leaves."""
     share, found = max(1, most // max(len(leaves), 1)), {}
     for name, leaf in leaves.items():
         shape = leaf.global_shape

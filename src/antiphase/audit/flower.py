@@ -78,7 +78,7 @@ class MemoryGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return all nodes."""
+        """Return the ids of all nodes."""
         return list(self.clients)
 
     def get_nodes(self) -> Any:
