@@ -141,7 +141,7 @@ def test_curvatures_are_stored_as_given():
     [
         (([],), "non-empty"),
         (([-0.1],), "non-negative"),
-        (([0.1], [1.0, 2.0]), "as many as values"),
+        (([0.1], [1.0, 2.0]), "of length 1, like values"),
         (([0.1], [0.0]), "positive"),
         (([0.1], [1.0], "first"), "'all', 'last' or a fraction"),
         (([0.1], [1.0], 0.0), "finite number"),

@@ -82,7 +82,7 @@ class Bound:
 
 
 def worst_kind(kinds: Iterable[Kind]) -> Kind:
-    """Return the weakest of the given kinds, which is the kind of a number computed from bounds of these kinds.
+    """Return the weakest of the given kinds. A number that is computed from several bounds has this kind.
 
     >>> worst_kind(["exact", "confident", "upper"])
     'confident'
@@ -103,7 +103,8 @@ def digits_up(value: float, digits: int = 6) -> str:
 def rounded_up(value: float, decimals: int = 4) -> str:
     """Return `value` as text with `decimals` decimal places, rounded up so that it never understates epsilon or delta.
 
-    If `decimals` is at least 3, small values, which would lose most digits, have `decimals` significant digits instead.
+    If `decimals` is at least 3, a value below 10^(2 - decimals) gets `decimals` significant digits instead, because it
+    would lose most of its digits otherwise.
 
     >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf), rounded_up(1.23456e-6)
     ('1.0001', '0.5000', '2.000001', 'infinity', '1.235e-06')

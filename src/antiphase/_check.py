@@ -56,7 +56,7 @@ def shown(value: Any) -> str:
 
 
 def _without_contents(value: Any, depth: int = 4) -> str | None:
-    """Return a description of an array, bytes, or a container with either of them, else None.
+    """Return a description of `value` if it is an array or bytes, or a container that holds one; otherwise None.
 
     Containers are searched up to `depth` levels deep.
     """
@@ -125,7 +125,7 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
 def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
     """Return `value` as an immutable float64 array; raise unless it is finite, non-empty and has `ndim` dimensions."""
     try:
-        if np.iscomplexobj(value):  # NumPy would only warn, and drop the imaginary parts
+        if np.iscomplexobj(value):  # NumPy would drop the imaginary parts with only a warning
             raise TypeError
         result = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -145,8 +145,8 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
 def immutable(value: NDArray[Any]) -> NDArray[Any]:
     """Return an immutable copy of an array.
 
-    The memory of the copy belongs to a `bytes` object, so NumPy refuses to make the copy writeable again. An array that
-    owns its memory could reset its read-only flag.
+    The memory of the copy belongs to a `bytes` object, so NumPy refuses to make the copy writeable again. The
+    read-only flag of an array that owns its memory could be reset.
 
     >>> immutable(np.ones(3)).setflags(write=True)
     Traceback (most recent call last):

@@ -37,7 +37,8 @@ KINDS = {
 }
 
 
-# One pid for each fork between the process that imported this module and the current process; empty without a fork.
+# The pids of this process and its ancestors, back to the first fork after this module was imported. Empty in the
+# process that imported this module.
 _forks: list[int] = []
 if hasattr(os, "register_at_fork"):  # false on Windows, which does not fork
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
@@ -95,8 +96,8 @@ def file_exists(path: Path) -> bool:
 def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
     """Open a regular file and return its file descriptor.
 
-    Raises `Corrupted` for named pipes and devices, so the call never blocks. Raises `FileNotFoundError` if the file is
-    missing and `flags` do not include `O_CREAT`.
+    Raises `Corrupted` if `path` is not a regular file. The call never blocks, not even on a named pipe. Raises
+    `FileNotFoundError` if the file is missing and `flags` do not include `O_CREAT`.
 
     Args:
         path: file to open.
@@ -207,14 +208,14 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory for secrets. Raises an error if it exists and others can access it, or if it is a link."""
+    """Create a directory for secrets if it is missing. Raises an error if `path` is a link or others can access it."""
     if not os.path.lexists(path):
         make_directory(path, 0o700)
     check_directory(path, private=True)
 
 
 def check_directory(path: Path, *, private: bool = False) -> None:
-    """Raise an error if `path` is missing, a link or not a directory; with `private`, also if others can access it."""
+    """Raise an error if `path` is missing, a link or not a directory. If `private`, also if others can access it."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError as error:
@@ -289,7 +290,7 @@ class DirectoryLock:
             os.close(self._descriptor)
             raise Refused(
                 f"Another live process is using the run directory {directory}.",
-                hint="stop that process first; two processes on one run would release a step twice",
+                hint="stop that process first; two processes that use one run would put the same noise on two outputs",
             ) from error
 
     def check(self) -> None:
@@ -299,7 +300,7 @@ class DirectoryLock:
         if this_process() != self._owner:
             raise Refused(
                 "The run was opened by the parent of this process.",
-                hint="use the run only in the process that opened it; a forked copy would release a step twice",
+                hint="use the run only in the process that opened it; a forked copy would use the same noise again",
             )
 
     def check_in_place(self) -> None:
@@ -308,8 +309,8 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Release the lock."""
-        # Forget the descriptor before closing it. The operating system may give the number of a closed descriptor to
-        # another file, which a second call, after an interrupt, would then close.
+        # Forget the descriptor before closing it. If closing is interrupted, `release` may be called again. By then,
+        # the operating system may have given the same number to another file, which the second call would close.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             if this_process() == self._owner:  # unlock explicitly, because a forked child may keep the descriptor open

@@ -21,8 +21,8 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
     Args:
         strategy: strategy matrix, C.
         workload: workload matrix, A.
-        participation: steps in which one example takes part; a random participation counts as its worst case.
-        objective: the error to use: "rms" or "max" over the steps, "training", or `Curvatures`.
+        participation: steps in which one example takes part. A random participation counts as its worst case.
+        objective: the error to use: "rms" or "max" over all steps, "training", or `Curvatures`.
 
     >>> from antiphase import PrefixSum, SingleParticipation, strategies
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")

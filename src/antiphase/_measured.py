@@ -1,4 +1,8 @@
-"""Results of audits. These are measurements of a program, and are kept apart from the proved bounds of `_bound.py`."""
+"""Results of audits. These are measurements of a program, and are kept apart from the proved bounds of `_bound.py`.
+
+An audit adds artificial examples, called canaries, to the data. It measures how well an attack on the released values
+can tell which canaries took part in the training.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ class MeasuredLowerBound:
         measured_at_delta: delta at which the lower bound holds.
         measurement_confidence: probability with which the bound holds, such as 0.95.
         measurement_method: how the bound was computed.
-        measurement_assumes: what is assumed about the program: "none", "independent canaries", "Gaussian trade-off" or
-            "Gaussian noise".
-        measured_scores: number of canary scores.
+        measurement_assumes: assumption about the program, which is "none", "independent canaries", "Gaussian trade-off"
+            or "Gaussian noise".
+        measured_scores: number of canaries whose attack scores were used.
 
     >>> found = MeasuredLowerBound(1.5, 1e-6, 0.95, "threshold", "none", 1000)
     >>> found.exceeds(Bound(1.0, "exact", "closed-form", ""))
@@ -81,10 +85,12 @@ class MeasuredLowerBound:
 @final
 @record
 class StatisticalTest:
-    """A test of released values: of the noise, the size of contributions, or the steps in which canaries took part.
+    """A statistical test of released values.
+
+    It tests the noise, the size of the contributions, or the steps in which canaries took part.
 
     **Guarantee**: if the released values are as claimed, `departs` is true with probability at most `level`. If
-    `departs` is false, the test found nothing; docs/audit.md states how small a departure it can detect.
+    `departs` is false, the test found nothing. The smallest departures that it can detect are in docs/audit.md.
 
     Args:
         what: what was tested.
@@ -112,7 +118,7 @@ class StatisticalTest:
 
     @property
     def departs(self) -> bool:
-        """Whether any part departs from the claim, with Bonferroni's correction for the number of parts."""
+        """True if any part departs from the claim. Bonferroni's correction accounts for the number of parts."""
         return bool(self.departures)
 
     @property
@@ -128,9 +134,9 @@ class Audit:
 
     Args:
         subject: what was audited, such as "antiphase.torch, hooks".
-        claim: the claimed guarantee: a proved epsilon.
+        claim: the claimed epsilon, which is proved for the claimed mechanism.
         claimed_delta: delta of the claim.
-        measured: lower bounds on epsilon. The first is the best bound without assumptions.
+        measured: lower bounds on epsilon, each with its own assumption. The first is from `counting_bound`.
         tests: tests of noise, contributions and participation.
         roc: ROC curve of the attack, as pairs of false and true positive rates.
         claimed_roc: ROC curve of the two distributions that the privacy proof compares, as pairs like `roc`.
@@ -160,7 +166,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Sentences about what contradicts the claim. An empty result does not prove privacy (see docs/audit.md)."""
+        """One sentence for each result that contradicts the claim. An empty tuple does not prove privacy."""
         found = [
             f"Measured epsilon of at least {rounded_down(bound.measured_epsilon_at_least)}, but "
             f"{rounded_down(self.claim.value)} is claimed ({bound.measurement_method})."
@@ -173,7 +179,7 @@ class Audit:
 
     @property
     def flagged(self) -> bool:
-        """Whether anything contradicts the claim."""
+        """True if any result contradicts the claim."""
         return bool(self.findings)
 
 

@@ -36,8 +36,8 @@ class Curvatures:
         values: h_i >= 0, curvature x largest learning rate.
         weights: relative weights, one for each curvature; None for equal weights. To measure the excess loss of a
             quadratic model, weight each direction by its curvature.
-        steps: "last" for the last iterate, "all" for the mean square over all steps, or a fraction f in (0, 1] for a
-            model that is the mean of the last f x n iterates.
+        steps: "last" counts the noise in the last iterate, and "all" the mean square over all steps. A fraction f in
+            (0, 1] is for a model that is the mean of the last f x n iterates.
         trajectory: weight of a second term, the noise over all steps in a flat direction (curvature 0). With weight 1,
             the two terms are equal for independent noise. Without the second term, an optimised strategy with separate
             coefficients for every column has little noise in the last steps but far too much in all others.
@@ -60,7 +60,7 @@ class Curvatures:
         weights = np.ones(len(values)) if self.weights is None else self.weights
         weights = _check.array(owner, "weights", weights, 1)
         if len(weights) != len(values):
-            must = f"as many as values, {len(values)}"
+            must = f"of length {len(values)}, like values"
             hint = "pass one weight for each curvature"
             raise _check.invalid(owner, "weights", must, f"{len(weights)} numbers", hint)
         if weights.min() <= 0.0 or not math.isfinite(math.fsum(weights)):
@@ -94,7 +94,7 @@ class Curvatures:
             count: number of curvatures.
             power: 1 weights each direction by its curvature, 0 weights all directions equally.
             steps: the steps over which noise is measured, as for `Curvatures`.
-            trajectory: weight of the trajectory term, as for `Curvatures`.
+            trajectory: weight of the noise over all steps in a flat direction, as for `Curvatures`.
 
         >>> Curvatures.log_uniform(0.01, 1.0, 3, power=1.0).weights.tolist()
         [0.01, 0.1, 1.0]
@@ -109,17 +109,17 @@ class Curvatures:
 
     @property
     def destination(self) -> Curvatures:
-        """The same objective without the trajectory term."""
+        """The same objective with `trajectory` set to 0."""
         return replace(self, trajectory=0.0) if self.trajectory else self
 
     @property
     def way(self) -> Curvatures | None:
-        """The trajectory term as an objective of its own, or None if its weight is 0."""
+        """The term that `trajectory` weights, as an objective of its own. None if `trajectory` is 0."""
         return Curvatures(np.zeros(1), steps="all") if self.trajectory else None
 
     @property
     def shares(self) -> Array:
-        """The weights, scaled to sum to 1."""
+        """The `weights`, scaled to sum to 1. These are the p_i in J."""
         assert self.weights is not None
         return self.weights / math.fsum(self.weights)
 
@@ -138,8 +138,9 @@ class Curvatures:
     def last_rows(self, workload: Workload, steps: int, chosen: slice = slice(None)) -> Array:
         """Return the last row of sqrt(p_i) A_{h_i} for each curvature h_i, as the columns of an array.
 
-        The array has shape (steps, curvatures), and p_i are the `shares`. If the model is averaged, the mean of the
-        last rows is returned instead. The rows are computed by a recursion from the last step to the first.
+        The array has shape (steps, curvatures), and p_i are the `shares`. If the model is the mean of the last
+        iterates, each column is the mean of the last rows instead. The rows are computed by a recursion from the last
+        step to the first.
 
         Args:
             workload: the workload matrix for curvature 0.
@@ -162,14 +163,14 @@ LEAST_RATE, LARGEST_RATE = 1e-4, 3.0
 
 
 def training_objective(rate: float) -> Curvatures:
-    """Return the objective "training" for a learning rate: the noise at the end, plus the noise over all steps.
+    """Return the objective "training", the noise at the end plus the noise over all steps, for a learning rate.
 
-    In all models of docs/training.md, with gradients clipped to norm 1, the curvatures that matter lie between 0.001
-    and 0.3. Each h is one of these curvatures times the learning rate.
+    The curvatures lie between 0.001 and 0.3. This range suits all models of docs/training.md if gradients are clipped
+    to norm 1. Each h is one of these curvatures times the learning rate.
 
     Args:
-        rate: largest learning rate x clipping norm. Values outside [1e-4, 3] are clipped to this range, so that SGD
-            converges in every direction.
+        rate: largest learning rate x clipping norm. Values outside [1e-4, 3] are clipped to this range. At 3, the
+            largest h is 0.9, so SGD converges in every direction.
 
     >>> training_objective(2.0).values.max().item()
     0.6
@@ -179,7 +180,7 @@ def training_objective(rate: float) -> Curvatures:
 
 
 TRAINING = training_objective(1.0)
-"""The objective "training" for an unknown learning rate. (The planner predicts the rate from the problem.)"""
+"""The objective "training" for learning rate 1, used where the rate is unknown. (The planner predicts a rate.)"""
 
 
 def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvatures:

@@ -30,19 +30,20 @@ class Problem:
         examples: number of examples in the data set, if known.
         batch_size: expected number of examples per step.
         participation: which steps an example can take part in, as guaranteed by the data pipeline. None lets the
-            planner choose one from `examples` and `batch_size`.
-        workload: linear map from gradients to iterates: `PrefixSum()` for plain SGD, or `Momentum(...)`.
+            planner choose a participation from `examples` and `batch_size`.
+        workload: linear map from gradients to iterates, such as `PrefixSum()` for plain SGD, or `Momentum(...)`.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
         objective: the error to minimize. "training" measures the noise left in the model at the end of training,
             averaged over directions of different curvature, plus the noise over all steps. To choose curvatures
             yourself, pass `Curvatures`. "rms" and "max" measure the noise in the iterates over all steps, as if
-            gradients did not depend on the parameters, and predict accuracy less well. See docs/training.md.
+            gradients did not depend on the parameters. They predict accuracy less well (see docs/training.md).
         clip_norm: norm to which you clip each example's contribution to a step. `Run.gradient_noise` and the
             integrations multiply the noise by it; `NoiseStream` does not.
-        unit: the unit of privacy, as a word for reports: "example", "user" or "device".
+        unit: word for the unit of privacy in reports, such as "example", "user" or "device".
         parameters: number of model parameters, if known. The plan then reports the memory of the noise in bytes.
-        learning_rate: largest learning rate, if known, for the objective "training". None predicts it from the noise.
+        learning_rate: largest learning rate, for the objective "training". If None, the planner predicts it from the
+            noise.
         lattice: whether to make the noise in exact integers on a grid, so that the guarantee covers every bit of a
             release (docs/lattice-noise.md). Needs `parameters`. The plan chooses the grid.
 
@@ -126,7 +127,7 @@ def _check_lattice(problem: Problem) -> None:
 
 
 def _check_batch(problem: Problem) -> None:
-    examples, batch_size, promise = problem.examples, problem.batch_size, problem.participation
+    examples, batch_size, participation = problem.examples, problem.batch_size, problem.participation
     if examples is None or batch_size is None:
         return
     if batch_size > examples:
@@ -137,29 +138,30 @@ def _check_batch(problem: Problem) -> None:
             batch_size,
             f"the nearest problem that works has batch_size={examples}",
         )
-    if promise is None or promise.sampling_groups is None:
+    if participation is None or participation.sampling_groups is None:
         return
-    drawn = promise.expected_batch(examples, problem.steps)
+    drawn = participation.expected_batch(examples, problem.steps)
     if abs(drawn - batch_size) > max(1.0, BATCH_SIZE_TOLERANCE * batch_size):
         raise _check.invalid(
             "Problem",
             "batch_size",
-            f"about {drawn:g}, the average batch size of {promise} with {examples} examples",
+            f"about {drawn:g}, the average batch size of {participation} with {examples} examples",
             batch_size,
             f"the nearest problem that works has batch_size={max(1, round(drawn))}; or leave batch_size out",
         )
 
 
 def _check_epochs(problem: Problem) -> None:
-    promise = problem.participation
-    if promise is None or promise.max_steps is None:
+    participation = problem.participation
+    if participation is None or participation.max_steps is None:
         return
-    fit = promise.max_steps
+    fit = participation.max_steps
     if problem.steps > fit:
         raise _check.invalid(
             "Problem",
             "steps",
-            f"at most {fit}, the number of steps that {promise} covers",
+            f"at most {fit}, the number of steps that {participation} covers",
             problem.steps,
-            f"the nearest problems that work have steps={fit} or participation={promise.for_steps(problem.steps)}",
+            f"the nearest problems that work have steps={fit}, or participation="
+            f"{participation.for_steps(problem.steps)}",
         )

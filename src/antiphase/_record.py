@@ -43,7 +43,7 @@ def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
     Args:
         cls: the class, if the decorator is used without arguments.
         tag: name of the type in JSON and fingerprints, by default the name of the class. Files, noise keys and sampler
-            seeds depend on it: to rename a class, pass its old name as the tag.
+            seeds depend on it, so if you rename a class, pass its old name as the tag.
     """
     if cls is None:
         return lambda renamed: _register(renamed, tag)

@@ -7,7 +7,8 @@ A sealed file consists of these parts, in order:
 Each HMAC-SHA256 covers everything before it. The HMAC key and the cipher key are derived from the secret. The cipher
 key also depends on a nonce in the header, and every file has a new nonce. The header is parsed only after its HMAC has
 been checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract
-the noise, so the arrays are never written to disk unencrypted. Only the header, which contains the shapes, is readable.
+the noise, so the arrays are never written to disk unencrypted. Without the secret, only the header can be read, which
+contains the shapes.
 
 Arrays are written and read in chunks of 1 MiB, so that no second copy of a model-sized array is held in memory.
 """
@@ -34,7 +35,7 @@ from antiphase._secret import Secret
 LENGTH = 8
 MAC = hashlib.sha256().digest_size
 LARGEST_HEADER = 1 << 26
-PIECE = 1 << 20
+CHUNK = 1 << 20
 Header = dict[str, Any]
 Prepare = Callable[[Header], Iterable[NDArray[Any]]]
 
@@ -46,8 +47,8 @@ class Kind:
     Args:
         name: name of the kind, for error messages.
         magic: first bytes of the file, which identify kind and version.
-        labels: labels from which the keys are derived.
-        owner: noun for the error message "belongs to another <owner>".
+        labels: arguments of `Secret.derive` for the keys of this kind.
+        owner: what a file belongs to, for the error message "belongs to another <owner>".
         hint: hint of the error that is raised for an unusable file.
     """
 
@@ -103,8 +104,8 @@ def _write(file: BinaryIO, kind: Kind, secret: Secret, header: Header, arrays: I
     try:
         for array in arrays:
             data = _bytes_of(array)
-            for start in range(0, len(data), PIECE):
-                file.write(_sealed(seal, cipher.update(data[start : start + PIECE])))
+            for start in range(0, len(data), CHUNK):
+                file.write(_sealed(seal, cipher.update(data[start : start + CHUNK])))
         file.write(seal.digest())
     finally:
         del arrays, array, data  # tracebacks may show local variables
@@ -118,14 +119,14 @@ def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepa
     length = int.from_bytes(head[len(kind.magic) :], "big")
     text = _sealed(seal, file.read(min(length, LARGEST_HEADER)))
     _check_seal(seal, file, path, kind)
-    header: Header = json.loads(text)  # authentic from here on
+    header: Header = json.loads(text)  # authentic, because `_check_seal` has passed
     cipher = _cipher(kind, secret, header["nonce"])
     data = array = None
     try:
         for array in prepare(header):
             data = _bytes_of(array)
-            for start in range(0, len(data), PIECE):
-                encrypted = _sealed(seal, file.read(min(PIECE, len(data) - start)))
+            for start in range(0, len(data), CHUNK):
+                encrypted = _sealed(seal, file.read(min(CHUNK, len(data) - start)))
                 data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
         _check_seal(seal, file, path, kind)
         if file.read(1):

@@ -63,14 +63,14 @@ class Secret:
     @classmethod
     @without_locals
     def insecure(cls, seed: int) -> Secret:
-        """Create a reproducible secret from an integer, for tests. It is guessable, and every report says so."""
+        """Create a reproducible secret from an integer, for tests. Anyone can guess it, and every report says so."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training, use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
 
     @property
     def is_insecure(self) -> bool:
-        """Whether the secret was created from an integer, which can be guessed."""
+        """True if the secret was created from an integer, which can be guessed."""
         return self._insecure
 
     @without_locals
@@ -97,12 +97,12 @@ class Secret:
 
     @without_locals
     def child(self, *labels: str | bytes | int) -> Secret:
-        """Derive a secret for the purpose in `labels`, such as one run. Different labels give independent secrets."""
+        """Derive a secret for one purpose, such as one run. Different `labels` give independent secrets."""
         return _make(self.derive("child", *labels), insecure=self._insecure)
 
     @without_locals
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the secret to a new file that only its owner can read. A crash leaves either no file or all of it."""
+        """Write the secret to a new file that only its owner can read. A crash leaves no file or a complete one."""
         target = Path(path)
         if os.path.lexists(target):
             raise InvalidArgument(
@@ -121,7 +121,7 @@ class Secret:
     @classmethod
     @without_locals
     def load(cls, path: str | os.PathLike[str]) -> Secret:
-        """Read a file written by `save`. Raises an error if others can read the file, or if it was changed."""
+        """Read a file written by `save`. Raises an error if others can access the file, or if it was changed."""
         found = _from_text(_read_private(Path(path)))
         if isinstance(found, Secret):
             return found
@@ -146,7 +146,7 @@ class Secret:
 
     def __getstate__(self) -> NoReturn:
         raise AntiphaseError(
-            "A Secret cannot be pickled or copied: it would end up in checkpoints and messages.",
+            "A Secret cannot be pickled or copied, because the copy could end up in a checkpoint or a message.",
             hint="save it with Secret.save(path) and load it with Secret.load(path) where it is needed",
         )
 
@@ -201,7 +201,7 @@ def _to_text(secret: Secret) -> str:
 
 
 def _from_text(data: bytes) -> Secret | str:
-    """Return the secret, or the reason why the text is invalid."""
+    """Return the secret in the contents of a file, or the reason why the contents are invalid."""
     body, _, check = data.rpartition(b"check: ")
     if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
         return "it was truncated or changed, or is not a secret"

@@ -24,8 +24,8 @@ def lanczos_quadrature(
     """Return nodes and weights that approximate the spectral density of a symmetric matrix H.
 
     For a smooth function f, trace f(H) / size is about sum_i weight_i f(node_i). The weights add up to 1. Each probe v
-    is a random vector of signs. The Lanczos recursion starts from v, with full reorthogonalization, and gives a Gauss
-    quadrature for v^T f(H) v / size that is exact for polynomials of degree up to 2 x iterations - 1.
+    is a random vector with entries +1 and -1. The Lanczos recursion, with full reorthogonalization, starts from v. It
+    gives a Gauss quadrature for v^T f(H) v / size that is exact for polynomials f of degree up to 2 x iterations - 1.
 
     Args:
         multiply: function that returns H v for a vector v.
@@ -90,9 +90,9 @@ def curvatures_from_spectrum(
 ) -> Curvatures:
     """Return `Curvatures` estimated from the positive part of the spectrum of a Hessian H.
 
-    Each value is curvature x learning_rate x clip_factor, and its weight is curvature x spectral density. With these
-    weights, the objective is the excess loss of a quadratic model, which is the sum of curvature x variance / 2 over
-    all directions.
+    Each value is curvature x learning_rate x clip_factor, but at most 1.9. Its weight is curvature x spectral density.
+    With these weights, the objective is proportional to the excess loss of a quadratic model, which is the sum of
+    curvature x variance / 2 over all directions.
 
     Args:
         multiply: function that returns H v for a vector v.

@@ -32,7 +32,7 @@ class Workload(ABC):
 
     @abstractmethod
     def check_steps(self, steps: int) -> None:
-        """Raise unless the workload is defined for this many steps."""
+        """Raise `InvalidArgument` unless the workload is defined for this many steps."""
 
     @property
     def largest_rate(self) -> float:

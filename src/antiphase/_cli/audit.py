@@ -27,7 +27,7 @@ def audit(
         float | None, typer.Option(help="Delta for which to measure epsilon; default: the plan's.")
     ] = None,
     released: Annotated[
-        Path | None, typer.Option(help="Audit the release of a program, from a file written by Release.save.")
+        Path | None, typer.Option(help="File written by Release.save, to audit instead of a simulation.")
     ] = None,
     black_box: Annotated[bool, typer.Option("--black-box", help="Attack the final model only.")] = False,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
@@ -37,13 +37,14 @@ def audit(
 ) -> None:
     """Attack a plan or a run with canaries, and compare the measured epsilon with the claimed one.
 
-    PATH is a plan file or a run directory. The attack is simulated with the library's own noise and batches. For a run,
-    they are made for its leaves, dtype and number of examples, but with a different key, so that the result can be
-    published. To audit a training program, record what it releases with antiphase.audit.torch, antiphase.audit.jax or
-    antiphase.audit.flower, and pass the file with --released. With --black-box, the attack uses only the final model,
-    as computed by the optimizer of the plan. Such an audit finds much less, because it does not test noise,
-    contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing
-    proves nothing.
+    Canaries are artificial examples. The attack guesses from the released values which of them took part. PATH is a
+    plan file or a run directory. The attack is simulated with the library's own noise and batches. For a run, the
+    simulation uses the run's parameter shapes, dtype and number of examples, but a different key. Therefore the result
+    can be published. To audit a training program, record what it releases with antiphase.audit.torch,
+    antiphase.audit.jax or antiphase.audit.flower, and pass the file with --released. With --black-box, the attack uses
+    only the final model, as computed by the optimizer of the plan. Such an audit finds much less, because it does not
+    test noise, contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that
+    finds nothing proves nothing.
 
     Example: antiphase audit plan.json --canaries 10000 --html audit.html
     """
@@ -79,7 +80,10 @@ def audit(
 
 
 def _source(path: Path, secret: Path | None) -> tuple[ap.Plan, Any, bool]:
-    """Return the plan, and for a run directory a simulation of that run."""
+    """Return the plan, the release to attack, and whether each canary has its own run.
+
+    The release simulates the run in a run directory. It is None if the plan is to be simulated instead.
+    """
     if not path.is_dir():
         return ap.Plan.load(path), None, False
     from antiphase._federated import is_federated

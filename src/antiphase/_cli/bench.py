@@ -22,7 +22,7 @@ FLOAT32_BYTES = 4
 def bench(
     path: Annotated[Path, typer.Argument(help="Plan file, as written by antiphase plan --output.")],
     parameters: Annotated[int, typer.Option(min=1, help="Number of model parameters.")] = 1_000_000,
-    replan: Annotated[bool, typer.Option(help="Also measure planning.")] = True,
+    replan: Annotated[bool, typer.Option(help="Also measure how long planning takes.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Measure the time that this machine needs to plan, to make the noise of one step, and to draw one batch.

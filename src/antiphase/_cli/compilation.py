@@ -40,7 +40,7 @@ def reported(progress: Callable[[str, float], None]) -> Iterator[Callable[[str, 
 
 
 class _Watch:
-    """Counts compiled kernels and measures the time. A kernel compiled as part of another one is not counted."""
+    """Counts compiled kernels and measures how long they take. A kernel compiled as part of another is not counted."""
 
     def __init__(self, progress: Callable[[str, float], None]) -> None:
         self.kernels, self.seconds = 0, 0.0

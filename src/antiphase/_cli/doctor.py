@@ -31,12 +31,15 @@ EXTRAS = {
 }
 MEGABYTE = 1 << 20
 AES_MEGABYTES = 32
-HARDWARE_AES = 0.5  # GB per second; faster means that AES runs in hardware (in software, it reaches about 0.2)
+HARDWARE_AES = 0.5  # GB per second. Faster AES must run in hardware. In software, it reaches about 0.2.
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package that an extra needs. `version` is None if it is not installed; `fits` says whether it is in range."""
+    """A package that an extra needs.
+
+    `version` is None if the package is not installed. `fits` is True if `version` is in the range `wanted`.
+    """
 
     name: str
     wanted: str
@@ -101,7 +104,7 @@ def _kernel_cache() -> tuple[Path | None, str | None]:
 
 
 def _noise() -> dict[str, Any]:
-    """Compare the noise generator with a reference, and measure the speed of AES, which the generator uses."""
+    """Test the noise generator, which compares itself with a reference, and measure the speed of AES, which it uses."""
     from cryptography.hazmat.backends.openssl.backend import backend
 
     problem = None

@@ -40,7 +40,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         title: title above the table.
         columns: names of the columns.
         rows: text of the cells.
-        numbers: whether all columns but the first hold numbers, and are aligned on the right.
+        numbers: if true, all columns but the first are aligned on the right, for numbers.
     """
     looks: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     table = Table(title=_plain(title), title_justify="left", **looks)

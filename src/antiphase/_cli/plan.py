@@ -55,7 +55,7 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="Noise to minimize: training (the noise left at the end), or rms or max over all steps.",
+            help="Noise to minimize: training (mainly the noise left at the end), or rms or max over all steps.",
             autocompletion=lambda: ("training", "rms", "max"),
         ),
     ] = "training",
@@ -156,8 +156,8 @@ def _print(found: ap.Plan, show_all: bool) -> None:
     hidden = len(found.candidates) - len(rows)
     more = f"; {hidden} more candidates with --all" if hidden else ""
     typer.echo(
-        "\nerror: noise in the model, for clipping norm 1. front *: no other candidate has less error and less "
-        f"memory{more}.\n"
+        "\nThe error is the noise in the model, for clipping norm 1. A * in the column front means that no other "
+        f"candidate has both less error and less memory{more}.\n"
     )
     print_facts(_facts(found))
     if found.notes:

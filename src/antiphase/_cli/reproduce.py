@@ -19,13 +19,19 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'. If omitted, all are listed.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Compute the full size, which can take minutes.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Compute everything, which can take minutes. Without it, slow rows are left out or use fewer steps.",
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="File for a Markdown page with pictures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Compute tables or figures of the papers and compare them with the published values.
+    """Compute tables or figures of published papers and compare them with the printed values.
 
-    NAMES are the tables and figures, or 'all'. If omitted, all names are listed.
+    NAMES are the names of tables and figures, or 'all'. If omitted, all names are listed.
 
     Example: antiphase reproduce bandmf-amplified-table-3
     """

@@ -25,6 +25,13 @@ BASIS: dict[str, str] = {
     "upper": f"{PROVED}; an upper bound",
     "confident": "verified just now with fresh random samples; the probability of an error is part of delta",
 }
+LABELS = {  # names of facts in the text output, where they differ from the names in the JSON output
+    "epsilon of what ran": "epsilon of the steps that ran",
+    "epsilon of what ran, enforced participation": "epsilon so far, enforced participation",
+    "epsilon of what ran, achieved participation": "epsilon so far, achieved participation",
+    "basis of what ran": "basis for the steps that ran",
+    "after the ledger": "data after the last entry",
+}
 Facts = dict[str, Any]
 Progress = Callable[[str, float], None]
 
@@ -34,7 +41,9 @@ def verify(
         list[Path], typer.Argument(help="Plan files, run directories and directories of federated servers.")
     ],
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
-    attempt: Annotated[int, typer.Option(min=1, help="1 plus the number of verifications refused so far.")] = 1,
+    attempt: Annotated[
+        int, typer.Option(min=1, help="Number of this attempt: 1, then 2 after a failure, and so on.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check a plan (fingerprint, guarantee) or a run (ledger, batches, guarantee of the steps that ran).
@@ -42,7 +51,9 @@ def verify(
     PATHS are plan files, run directories and directories of federated servers. The exit code is 0 if everything holds;
     otherwise it is 1 and the reason is printed. Nothing is changed, so you can verify a run in progress. A guarantee
     that is based on random samples is verified with fresh samples. This may fail by chance. If it does, try again with
-    --attempt 2, and so on. If you try again without increasing --attempt, the guarantee does not hold.
+    --attempt 2, then 3, and so on. Each attempt may also pass by chance although the guarantee is wrong. Later attempts
+    need stronger evidence, so that delta covers this risk for all attempts together. If you try again with the same
+    number, delta does not cover it, and the guarantee does not hold.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """
@@ -51,7 +62,7 @@ def verify(
         with progress_bar() as progress:
             findings.append(_checked(path, secret, attempt, progress))
         if not as_json:
-            print_facts((name, _text(name, value)) for name, value in findings[-1].items())
+            print_facts((LABELS.get(name, name), _text(name, value)) for name, value in findings[-1].items())
             typer.echo()
     if as_json:
         print_json(findings)
@@ -73,7 +84,7 @@ def _plan(path: Path, attempt: int, progress: Progress) -> Facts:
 
 
 def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
-    """Return the guarantee of a plan as facts. A guarantee based on samples is verified with fresh samples.
+    """Return the guarantee of a plan as facts, after verifying it with fresh samples if it is based on samples.
 
     Any other guarantee was computed again when the plan was loaded.
     """
@@ -93,11 +104,11 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
 
 @contextmanager
 def _naming(path: Path, attempt: int) -> Iterator[None]:
-    """Add the path, and what to do next, to the error of a verification that failed."""
+    """Add the path and the next step to the error of a failed verification."""
     try:
         yield
     except Refused as error:
-        hint = f"{error.hint}: --attempt {attempt + 1}; until then, release nothing that relies on this guarantee"
+        hint = f"{error.hint} (--attempt {attempt + 1}); release nothing under this guarantee until one passes"
         raise Refused(f"{path}: {error.message}", hint=hint) from error
 
 
@@ -160,7 +171,7 @@ def _federated(directory: Path, secret: ap.Secret | None, attempt: int, progress
         "dropouts": report.dropouts,
         "ledger": f"{record.run.public} public and {record.entries} private entries, all authentic; no release is "
         "missing, and no client took part too often or too soon",
-        "state file": "authentic; the server enters its last release in the ledgers when it starts again"
+        "state file": "authentic; the ledgers do not have its last release yet, and the server adds it when it starts"
         if record.unrecorded
         else "authentic",
         "after the ledger": _torn(record.torn),
@@ -178,7 +189,7 @@ def _check_details(record: RunRecord) -> None:
 
 
 def _torn(size: int) -> str:
-    return f"{size} bytes that are not authentic, from a crash or a step in progress" if size > 0 else "nothing"
+    return f"{size} bytes that are not authentic, left by a crash or by a write in progress" if size > 0 else "none"
 
 
 def _check_batches(record: RunRecord, progress: Progress) -> str:

@@ -30,10 +30,10 @@ PARTS = ("public", "private")
 class Ledger:
     """Two authenticated chains of entries and a file with their heads.
 
-    The public chain records which steps were released and when something was published. The private chain records what
-    must stay secret for privacy amplification: batch sizes, batch digests and who participated. The head of a chain is
-    its number of entries, its size and its last authentication code. The heads are stored in the private part, so that
-    truncated chains are detected as well as modified ones.
+    The public chain of a run records which steps were committed and when something was published. The private chain
+    records what must stay secret for privacy amplification: batch sizes, batch digests and, for a federated run, which
+    clients took part. The head of a chain is its number of entries, its size and its last authentication code. The
+    heads are stored in the private part, so that truncated chains are detected as well as modified ones.
 
     **Guarantee**: when `keep` returns, all entries so far are on disk. A later `Ledger` on this directory raises an
     error if one of these entries is missing or replaced. Opening an existing ledger does not change it. The first write
@@ -47,7 +47,7 @@ class Ledger:
         run_id: part of the authentication key, so that the chains of two runs cannot be swapped.
         create: whether to start a new ledger instead of opening an existing one. Raises `Corrupted` if a new ledger
             would replace an existing one, or if a file of an existing ledger is missing.
-        read_only: open for reading only; another process may be using the ledger at the same time.
+        read_only: if true, open for reading only. Another process may be using the ledger at the same time.
     """
 
     @without_locals

@@ -41,9 +41,9 @@ class Chain:
     Args:
         path: path of the file.
         key: authentication key.
-        kept: head that was stored in a separate file; the chain must contain all entries up to this head.
+        kept: head that was stored in a separate file. The chain must contain all entries up to this head.
         create: whether to create the file if it is missing.
-        read_only: open for reading only; another process may be appending entries.
+        read_only: if true, open for reading only. Another process may be appending entries.
     """
 
     @without_locals

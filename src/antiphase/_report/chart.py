@@ -32,9 +32,9 @@ class Series:
     Args:
         name: name in the legend.
         x, y: coordinates of the points.
-        faint: whether to draw the line in the background, without an entry in the legend.
-        dots: whether to mark every point.
-        joined: whether to connect the points by a line.
+        faint: if true, draw the line in the background, without an entry in the legend.
+        dots: if true, mark every point.
+        joined: if true, connect the points by a line.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Chart:
         title: title of the chart.
         x_label, y_label: labels of the axes, with units.
         series: lines to draw.
-        log_x, log_y: whether the axis is logarithmic.
+        log_x, log_y: if true, the axis is logarithmic.
         marks: labelled vertical lines, as (x, label), such as the number of steps that ran.
         x_ticks: labelled ticks of the x axis, as (x, label); empty to choose round numbers.
     """
@@ -72,7 +72,9 @@ class Chart:
         """A description of the chart for screen readers."""
         clear = [s for s in self.series if not s.faint]
         lines = [f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}" for s in clear]
-        more = f" {len(self.series) - len(clear)} more in the background." if len(clear) < len(self.series) else ""
+        more = (
+            f" More lines in the background: {len(self.series) - len(clear)}." if len(clear) < len(self.series) else ""
+        )
         return f"{self.y_label} against {self.x_label}. " + "; ".join(lines) + "." + more
 
 
@@ -223,7 +225,7 @@ class Axis:
 
 
 def axis(values: list[Array], start: float, end: float, log: bool) -> Axis:
-    """Return an axis that shows all values. A linear axis starts at 0 if this wastes little space."""
+    """Return an axis that shows all values. A linear axis starts at 0 if 0 <= smallest value < largest value / 2."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if log:
         return Axis(low / 1.1, high * 1.1, start, end, True) if high > low else Axis(low / 2, low * 2, start, end, True)

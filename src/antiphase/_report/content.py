@@ -46,7 +46,7 @@ class Content:
         charts: charts by name.
         heat_maps: the strategy matrix C and its inverse; empty if C is too large to draw.
         changes: epsilon if the run has more steps or a smaller separation than planned.
-        left_out: sentences about parts that were not computed, and why.
+        left_out: sentences that say which parts are left out, and why.
     """
 
     source: ReportSource
@@ -80,9 +80,11 @@ def gather(source: ReportSource, progress: Progress = lambda what, share: None) 
     progress("candidates", 0.6)
     charts["error"] = error_by_step(plan)
     if any(line.faint for line in charts["error"].series):
-        left_out.append("Error chart: only the best candidate of each family is named; the others are grey.")
+        left_out.append(
+            "In the error chart, only the best candidate of each family is named. The other lines are grey."
+        )
     if not all(candidate.per_step for candidate in plan.candidates):
-        left_out.append("Error chart: only the chosen candidate is drawn, because there are too many steps.")
+        left_out.append("In the error chart, only the chosen candidate is drawn, because there are too many steps.")
     progress("matrices", 0.7)
     heat_maps: tuple[HeatMap, ...] = ()
     shown = shown_strategy(plan)
@@ -116,7 +118,7 @@ def _federated_charts(source: ReportSource) -> dict[str, Chart]:
 
 
 def shown_strategy(plan: Plan) -> Strategy | None:
-    """Return the strategy, or its first steps if it has many steps; None if it cannot be shortened."""
+    """Return the strategy, or its first steps if it has too many to draw; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
     if strategy.steps > MAX_MATRIX_STEPS:
         strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy

@@ -45,8 +45,8 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
 def error_by_step(plan: Plan) -> Chart:
     """Return a chart of the standard deviation of the noise in the model after each step, for clipping norm 1.
 
-    All candidates are drawn. The legend names the chosen candidate and the best of each other family; the rest are in
-    the background.
+    All candidates are drawn. The legend names the chosen candidate and the best candidate of every other family. The
+    other lines are in the background.
     """
     chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
     values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
@@ -61,7 +61,7 @@ def error_by_step(plan: Plan) -> Chart:
 def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
     """Yield every candidate except the chosen one, best first, and whether it is the best of its family.
 
-    In the family of the chosen candidate, no other candidate counts as the best.
+    The chosen candidate is the best of its own family, so no other candidate of that family counts as the best.
     """
     seen = {candidate.family for candidate in plan.candidates[:1]}
     for candidate in plan.candidates[1:]:
@@ -83,7 +83,7 @@ def clients_by_release(report: FederatedReport) -> Chart:
     """Return a chart of the number of clients in each release, including those whose update counted as zero."""
     at = thinned(len(report.releases))
     clients = [report.releases[i].clients for i in at]
-    return Chart("Clients in each release", "release", "clients", (series("clients with a place", at + 1, clients),))
+    return Chart("Clients in each release", "release", "clients", (series("clients in the release", at + 1, clients),))
 
 
 def updates_by_release(report: FederatedReport) -> Chart:
@@ -101,7 +101,7 @@ def updates_by_release(report: FederatedReport) -> Chart:
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Compute values at points spread over the curve, then between them, until all are done or the time is up."""
+    """Return the curve of `value` over `points`. If time runs out, points are missing, evenly spread over the curve."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])

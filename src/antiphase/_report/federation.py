@@ -18,8 +18,12 @@ def comparison(report: FederatedReport) -> Table:
     rows = (
         ("releases", f"{run.steps_planned:,}", f"{run.steps_run:,}"),
         ("participation of a client", participation_text(planned), participation_text(achieved)),
-        ("smallest separation", f"{planned.separation:,}", f"{min(report.gaps):,}" if report.gaps else "none returned"),
-        ("most participations", f"{most:,}", f"{happened:,}"),
+        (
+            "smallest separation",
+            f"{planned.separation:,}",
+            f"{min(report.gaps):,}" if report.gaps else "no client took part twice",
+        ),
+        ("most participations of a client", f"{most:,}", f"{happened:,}"),
         ("clients that took part", "", f"{report.clients:,}"),
         (f"epsilon at delta {delta}, achieved participation", "", _bound(report.guarantee)),
         (
@@ -82,7 +86,7 @@ def _participation(participation: Any) -> dict[str, int | None]:
 
 
 def _grouped(counts: dict[int, int]) -> tuple[tuple[str, str], ...]:
-    """Return the rows of a histogram. If it has many rows, neighbouring ones are added up.
+    """Return the rows of a histogram. If it has many rows, neighbouring rows are added up.
 
     >>> _grouped({n: 1 for n in range(1, 31)})[:2]
     (('1 to 2', '2'), ('3 to 4', '2'))

@@ -114,7 +114,7 @@ def _charts(charts: dict[str, Chart], names: tuple[str, ...]) -> list[dict[str, 
 
 
 def chart_figure(chart: Chart, name: str) -> dict[str, Any]:
-    """Return what the template needs to show a chart: its title, its drawing and its data."""
+    """Return the values that the template needs to show a chart: its title, its drawing and its data."""
     from markupsafe import Markup
 
     svg = Markup(draw(chart, name))  # `draw` escapes every text in it

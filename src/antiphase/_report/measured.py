@@ -27,7 +27,8 @@ NOT_A_GUARANTEE = (
     "claim is right, and it never replaces or improves the proved guarantee: a program may leak more than an audit "
     "finds."
 )
-BETWEEN_SAMPLES, ROUNDING = 1e-2, 1e-6  # relative tolerances for a claim that is computed again
+# Relative tolerances for a claim that is computed again, with new samples and without samples.
+BETWEEN_SAMPLES, ROUNDING = 1e-2, 1e-6
 WIDTH, BAR, LEFT, RIGHT = 420.0, 30.0, 10.0, 14.0
 ASSUMES = {
     "none": "nothing",
@@ -104,7 +105,7 @@ def tests_table(audit: Audit) -> Table:
 
 
 def tradeoff_chart(audit: Audit) -> Chart:
-    """Return a chart of the errors of the attack, with the smallest errors that the claimed guarantee allows."""
+    """Return a chart of the error rates of the attack, and of the smallest rates that the claimed guarantee allows."""
     lines = []
     for name, points in (("claimed", audit.claimed_roc), ("measured", audit.roc)):
         both = np.array([(x, 1.0 - y) for x, y in points if x > 0.0] or [(1.0, 0.0)])
@@ -155,7 +156,7 @@ def draw_bars(audit: Audit, name: str) -> str:
 
 
 def measured_parts(audit: Audit) -> dict[str, Any]:
-    """Return what the template needs to show an audit."""
+    """Return the values that the template needs to show an audit."""
     from markupsafe import Markup
 
     chart = tradeoff_chart(audit)

@@ -26,9 +26,9 @@ class ReportSource:
     Args:
         plan: the plan; for a run, without the parts that its ledger does not confirm.
         run: the report of the run; None if there is only a plan.
-        left_out: sentences about the parts that were removed from the plan, and why.
+        left_out: sentences that say which parts were removed from the plan, and why.
         federated: the report of a federated run; None for any other run.
-        with_counts: whether to show the counts of replies of a federated run, which no guarantee covers.
+        with_counts: if true, show the counts of replies of a federated run, which no guarantee covers.
         audit: an audit of the plan or run, if one was made. It is not part of the ledger.
     """
 
@@ -41,7 +41,7 @@ class ReportSource:
 
     @property
     def planned(self) -> Bound:
-        """The guarantee of all steps of the plan; for a run, it accounts for the bounded range of the noise draws."""
+        """The guarantee of all steps of the plan. For a run, it accounts for the bounded range of the random draws."""
         return self.plan.guarantee if self.run is None else self.run.planned
 
 
@@ -58,7 +58,7 @@ def read(
         path: plan file, run directory, or directory of a federated server.
         secret: secret of the run, if the run does not store it.
         devices_per_user: for a federated run, also state the guarantee for a user with this many devices.
-        with_counts: for a federated run, whether to show the counts of replies.
+        with_counts: if true, show the counts of replies of a federated run.
     """
     given = Path(path)
     if devices_per_user is not None and not is_federated(given):
@@ -100,7 +100,8 @@ def _confirmed(record: RunRecord) -> tuple[Plan, tuple[str, ...]]:
 def check_not_inner_run(directory: Path, run: PrivacyReport | None = None) -> None:
     """Raise `InvalidArgument` if a directory holds the inner run of a federated run.
 
-    The epsilon of the inner run does not account for which clients took part.
+    The inner run is in the subdirectory in which a federated server keeps its noise and its ledger of releases. Its
+    epsilon does not account for which clients took part.
 
     Args:
         directory: run directory to check.

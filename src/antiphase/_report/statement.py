@@ -71,7 +71,7 @@ def _federated_headline(report: FederatedReport) -> str:
 
 
 def statement(source: ReportSource) -> Iterator[Item]:
-    """Yield the items of the statement, in the order of the checklist."""
+    """Yield the items of the statement, in the order in which the report shows them."""
     if source.federated is not None:
         yield from source.federated.items
         yield "Noise", _noise(source)
@@ -81,7 +81,8 @@ def statement(source: ReportSource) -> Iterator[Item]:
     unit = problem.unit
     yield (
         "Setting",
-        "Central: the party that runs the training is trusted to run it as stated and to keep the run's secret.",
+        "Central: the party that runs the training is trusted to run it as stated and not to disclose the run's "
+        "secret.",
     )
     yield "Data accesses covered", _covered(source)
     yield (

@@ -10,8 +10,8 @@ from antiphase._plan import Plan
 from antiphase._report.chart import Chart, thinned
 from antiphase._report.content import Content
 
-MODEL_MEGABYTES = 4.0  # one million float32 parameters
-FIRST_POINTS = 3  # coefficients change most between the first lags
+MODEL_MEGABYTES = 4.0  # size of one million float32 parameters
+FIRST_POINTS = 3  # tables have all of the first points, because coefficients change most between the first lags
 ROUNDED_UP = ("epsilon", "delta")  # labels of axes whose numbers are part of a guarantee
 
 
@@ -29,8 +29,8 @@ def candidates(plan: Plan) -> Table:
     """Return a table of all candidates of a plan."""
     return Table(
         "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
-        f"{digits_up(plan.problem.budget.epsilon)} and delta {digits_up(plan.problem.budget.delta)}; memory for one "
-        "million float32 parameters",
+        f"{digits_up(plan.problem.budget.epsilon)} and delta {digits_up(plan.problem.budget.delta)}. MB is the memory "
+        "of the noise for one million float32 parameters",
         ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "search seconds", "batches"),
         tuple(
             (
@@ -76,7 +76,7 @@ def changes(content: Content) -> Table:
         for c in content.changes
     )
     caption = f"Epsilon at delta {digits_up(plan.problem.budget.delta)} with the same noise"
-    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), text_columns=(3,))
+    return Table(caption, ("change", "epsilon", "kind", "why not computed"), (now, *rows), text_columns=(3,))
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:

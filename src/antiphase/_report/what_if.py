@@ -1,4 +1,4 @@
-"""What-if tables: epsilon with the same noise, but with more steps or a smaller separation than planned."""
+"""Computes epsilon with the planned noise, for runs with more steps or a smaller separation than planned."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reproductions of Choquette-Choo et al. 2023 (amplified banded): all 110 cells of Table 3, and Figure 5.
 
-Figure 5 shows the same grid as Table 3.
+Figure 5 uses the same epsilons and numbers of epochs as Table 3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TABLE_3 = (
     "bandmf-amplified-table-3", "Optimal number of bands for 10 epsilons and 11 numbers of epochs", sizes=True
 )
 def table_3(full: bool) -> Iterator[Row]:
-    """1024 steps, delta = 1e-6. The full size optimises every column of C. The quick size uses the best Toeplitz C."""
+    """1024 steps, delta = 1e-6. `--full` optimises every column of C. Without it, C is the best Toeplitz matrix."""
     near = 0
     for epsilon, row in zip(EPSILONS, TABLE_3, strict=True):
         for epochs, printed_bands in zip(EPOCHS, row, strict=True):
@@ -52,7 +52,7 @@ def table_3(full: bool) -> Iterator[Row]:
                 None,
                 "" if best == printed_bands else f"{printed_bands} bands give {100 * extra:.2f} % more error here",
             )
-    yield claimed("cells within one power of two", "110 of 110", f"{near} of 110", near == 110, "see the cells above")
+    yield claimed("cells within one power of two", "110 of 110", f"{near} of 110", near == 110, "see the rows above")
 
 
 @cache
@@ -80,7 +80,7 @@ def multi_epoch(epsilon: float, epochs: int) -> float:
 
 @reproduction("bandmf-amplified-figure-5", "DP-SGD, multi-epoch and banded factorization by rms error", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """The settings are those of Table 3. Panel (a) needs the dense optimum, which only the full size computes."""
+    """The settings are those of Table 3. Panel (a) needs the dense optimum, which only `--full` computes."""
     ratios = [rmse_by_bands(e, k, full)[1] / min(rmse_by_bands(e, k, full).values()) for e in EPSILONS for k in EPOCHS]
     yield claimed(
         "(b) DP-SGD against BandMF, all 110 cells",

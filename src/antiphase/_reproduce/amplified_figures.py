@@ -70,7 +70,7 @@ def figure_9(full: bool) -> Iterator[Row | Picture]:
     tree = Tree(64, "full")
     C, N = tree.encoder(), tree.noising()
     yield HeatMap("encoder of the tree, transposed", C.T)
-    yield HeatMap("its pseudo-inverse", N)
+    yield HeatMap("pseudo-inverse of the encoder", N)
     apart = float(np.abs(N - np.linalg.pinv(C)).max())
     yield claimed("optimal decoder", "is the pseudo-inverse", f"largest difference {apart:.1e}", apart < 1e-9)
     unit = float(np.abs(N @ C - np.eye(64)).max())
@@ -80,14 +80,14 @@ def figure_9(full: bool) -> Iterator[Row | Picture]:
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 16.0)
 QUICK_BANDS = (1, 2, 4, 8, 16, 32, 64, 100)
 FULL_BANDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 100)
-PRINTED_OPTIMUM = 6.53e5  # multi-epoch-mf Table 1, the lower bound
+PRINTED_OPTIMUM = 6.53e5  # lower bound in Table 1 of the multi-epoch paper, used without --full
 
 
 @reproduction(
     "bandmf-amplified-figure-11", "Error of BandMF relative to DP-SGD and multi-epoch MF on CIFAR-10", sizes=True
 )
 def figure_11(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps, delta = 1e-5. The quick size uses the paper's loss for multi-epoch MF."""
+    """20 epochs of 100 steps, delta = 1e-5. Without `--full`, the loss of multi-epoch MF is that of the paper."""
     n, k, delta = 2000, 20, 1e-5
     loss = dense_solution(20, 2000).loss if full else (PRINTED_OPTIMUM / n) ** 0.5
     against_sgd, against_mf, chosen = [], [], []

@@ -15,11 +15,16 @@ from antiphase.strategies import Identity, Strategy
 STEPS, EPOCHS = 2052, ap.FixedEpochs(6, 342)
 SEPARATED, SINGLE = ap.MinSeparation(342), ap.SingleParticipation()
 RATE = 1000 / 342_477
-SENSITIVITY = math.sqrt(6.0)  # for columns of norm 1; the paper scales C to sensitivity 1 for 6 epochs of 342 steps
-OPTIMUM = 8.15  # rms loss of the dense optimum, used in the quick size; checked by tests/optimize/test_dense.py
+# Sensitivity for 6 participations if the columns of C have norm 1 and the 6 columns of an example are orthogonal. The
+# paper divides C by this number, so that its sensitivity for 6 epochs of 342 steps is 1.
+SENSITIVITY = math.sqrt(6.0)
+# Rms loss of the best dense C, from tests/optimize/test_dense.py. With `full`, the loss is computed instead.
+OPTIMUM = 8.15
 
 TREE_AGG = ("0.32", "1.00", "1.53", "1.53")
-# name, bands, equal norms; then as printed: sensitivity for k = 1 and under minimum separation, errors (A) and (B)
+# Each row has the name, the number of bands, and True if the columns of C have equal norms. Then it has four values
+# that the paper prints: the sensitivity for k = 1 and under minimum separation, and the errors (A) and (B). TREE_AGG
+# has the same four values. Error (A) is for 6 epochs of 342 steps, error (B) for minimum separation.
 TABLE_2 = (
     ("DP-SGD", 1, True, "0.41", "1.00", "9.63", "9.63"),
     ("MF, 128 bands", 128, False, "0.52", "1.04", "1.23", "1.29"),
@@ -29,7 +34,7 @@ TABLE_2 = (
     ("MF", 2052, False, "0.50", "1.15", "1.00", "1.15"),
     ("MF, equal norms", 2052, True, "0.41", "1.13", "1.01", "1.14"),
 )
-QUICK_BANDS = 1
+QUICK_BANDS = 1  # largest number of bands without `full`
 
 
 @reproduction("bandmf-amplified-table-2", "Sensitivities and errors of eight mechanisms, n = 2052", sizes=True)
@@ -56,8 +61,8 @@ def table_2(full: bool) -> Iterator[Row]:
 
 
 ROUNDING = "the printed values are for a matrix that is farther from the optimum"
-SHARPER = "both numbers are upper bounds, for different optimised matrices"
-TREE = "the worst pattern of a tree under minimum separation is not the earliest one"
+SHARPER = "the value of the paper and ours are upper bounds for two different optimised matrices"
+TREE = "under minimum separation, the worst participation pattern of a tree is not the earliest one"
 
 
 def _strategy(bands: int, equal: bool) -> Strategy:
@@ -83,7 +88,7 @@ MULTI_EPOCH = ("4.76079", "2.51352", "1.34498", "0.73579", "0.41539")
 
 @reproduction("bandmf-amplified-table-4", "Noise multipliers without amplification, 342-min-sep", sizes=True)
 def table_4(full: bool) -> Iterator[Row]:
-    """Only the full size includes multi-epoch MF, because its sensitivity needs the dense optimum."""
+    """Multi-epoch MF needs the dense optimum, so it is included only with `--full`."""
     apart = ap.sensitivity(dense(True).strategy, SEPARATED).value if full else None
     for target, plain, multi in zip(EPSILONS, PLAIN, MULTI_EPOCH, strict=True):
         found = _unamplified(target)
@@ -94,8 +99,8 @@ def table_4(full: bool) -> Iterator[Row]:
             yield printed(f"multi-epoch MF, epsilon {target}", multi, found * apart, OTHER)
 
 
-LAST = "printed as 0.65294 in the other rows, although the sensitivity is the same"
-OTHER = "the bound on the sensitivity under minimum separation is for a different optimised matrix"
+LAST = "the paper prints 0.65294 for the other mechanisms, although their sensitivity is the same"
+OTHER = "the paper's bound on the sensitivity under minimum separation is for a different optimised matrix"
 
 
 def _unamplified(target: float) -> float:

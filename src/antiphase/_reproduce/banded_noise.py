@@ -12,7 +12,8 @@ from functools import cache
 import antiphase as ap
 from antiphase.strategies import Identity, Strategy
 
-MAX_BANDED_WORK = 1 << 27  # steps x bands^2
+# Largest steps x bands^2 for which `strategy` optimises a banded and a column-normalised Toeplitz C.
+MAX_BANDED_WORK = 1 << 27
 MAX_NORMALIZED_WORK = 1 << 24
 
 
@@ -28,8 +29,9 @@ def noise(epsilon: float, delta: float, steps: int, epochs: float, bands: int) -
 def strategy(steps: int, bands: int, exact: bool) -> Strategy:
     """Return the best banded C with columns of norm 1 if `exact`, otherwise the best column-normalised Toeplitz C.
 
-    If there are too many bands to optimise that C, a simpler one is returned, whose error is less than 2 % larger: the
-    best column-normalised Toeplitz C if `exact`, otherwise the best Toeplitz C without normalisation.
+    With too many bands, that optimisation takes too long, and a simpler C is returned, whose error is less than 2 %
+    larger. If `exact`, this is the best column-normalised Toeplitz C. Otherwise, it is the best Toeplitz C without
+    normalisation.
     """
     if bands == 1:
         return Identity(steps)

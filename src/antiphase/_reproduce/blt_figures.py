@@ -50,9 +50,9 @@ def losses(strategy: Strategy, count: int, objective: str, separations: tuple[in
 
 
 def _tree_losses(count: int, objective: str) -> Array:
-    """Return the loss of TreeAgg for each separation, with the sensitivity of the earliest pattern.
+    """Return the loss of TreeAgg for each separation.
 
-    Like the paper, this uses a lower bound on the sensitivity.
+    Like the paper, this uses a lower bound on the sensitivity, `TreeAggregation.earliest_sensitivity`.
     """
     tree = TreeAggregation(STEPS)
     size = tree.rms if objective == "rms" else float(tree.per_step.max()) ** 0.5
@@ -103,18 +103,18 @@ def _crossing(lines: dict[str, Array], count: int, words: str) -> Iterator[Row]:
         yield drawn(f"k = {count}: BLT against BandMF (400 bands)", text)
 
 
-CROSSING_NOTE = "the two curves nearly touch there; a fraction of a percent moves the crossing"
+CROSSING_NOTE = "the two curves nearly coincide where they cross, so a fraction of a percent moves the crossing"
 
 
 @reproduction("blt-dp-ftrl-figure-1", "Rms loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_1(full: bool) -> Iterator[Row | Picture]:
-    """All runs have 2000 steps. Only the full size includes BandMF."""
+    """All runs have 2000 steps. BandMF is included only with `--full`."""
     yield from _losses_by_separation("rms", full)
 
 
 @reproduction("blt-dp-ftrl-figure-12", "Max loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_12(full: bool) -> Iterator[Row | Picture]:
-    """All runs have 2000 steps. Only the full size includes BandMF."""
+    """All runs have 2000 steps. BandMF is included only with `--full`."""
     yield from _losses_by_separation("max", full)
 
 
@@ -122,7 +122,7 @@ def figure_12(full: bool) -> Iterator[Row | Picture]:
     "blt-dp-ftrl-figure-3", "Seconds to optimise BandMF and BLT by number of steps, separation 400", sizes=True
 )
 def figure_3(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100, so times are shown but not compared. Only the full size includes BandMF."""
+    """The paper used a V100, so times are shown but not compared. BandMF is included only with `--full`."""
     sizes = (1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)
     blts = [_blt_seconds(n) for n in sizes]
     lines = [series("BLT, 3 buffers", sizes, blts)]
@@ -149,14 +149,14 @@ def _band_seconds(n: int) -> float:
 
 @reproduction("blt-dp-ftrl-figure-4", "Rms loss with 3 participations and any separation, n = 2000", sizes=True)
 def figure_4(full: bool) -> Iterator[Row | Picture]:
-    """Only the full size includes BandMF."""
+    """BandMF is included only with `--full`."""
     separations = (10, 20, 50, 100, 200, 300, 400, 500, 600, 667, 800, 900, 999)
     yield from _losses_by_counts(dict.fromkeys(separations, 3), full)
 
 
 @reproduction("blt-dp-ftrl-figure-5", "Rms loss with separations that divide n = 2000", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """The number of participations is k = n / b. Only the full size includes BandMF."""
+    """The number of participations is k = n / b. BandMF is included only with `--full`."""
     yield from _losses_by_counts({b: STEPS // b for b in (10, 20, 40, 50, 100, 200, 250, 400, 500, 1000)}, full)
 
 
@@ -274,8 +274,8 @@ def figure_8(full: bool) -> Iterator[Row | Picture]:
     yield claimed("at lag 200, b = 100, 400, 1000", "b = 100 decays fastest", text, values[0] < min(values[1:]))
 
 
-REPORT_GOAL = 6500  # clients per round; the following noise is for this number
-BLT_NOISE = {100: 3.12 * REPORT_GOAL / 3000, 400: 7.379, 1000: 8.681}  # by separation
+REPORT_GOAL = 6500  # clients per round for which BLT_NOISE and TREE_NOISE are stated
+BLT_NOISE = {100: 3.12 * REPORT_GOAL / 3000, 400: 7.379, 1000: 8.681}  # keys: separations
 TREE_NOISE = 7.0
 
 
@@ -283,7 +283,9 @@ def _rho(strategy: ap.strategies.Strategy, separation: int, noise: float) -> flo
     return ap.zcdp(ap.Mechanism(strategy, ap.MinSeparation(separation), noise)).value
 
 
-@reproduction("blt-dp-ftrl-figure-9", "zCDP against report goal, population and rounds at equal utility")
+@reproduction(
+    "blt-dp-ftrl-figure-9", "zCDP against clients per round (report goal), population and rounds at equal utility"
+)
 def figure_9(full: bool) -> Iterator[Row | Picture]:
     """The separation is floor(population / goal). The noise is proportional to the goal. The BLT is for b = 400."""
     goals = (1000, 2000, 3000, 4500, 6500, 9000, 12_000)

@@ -20,7 +20,8 @@ from antiphase.strategies import BLT, Tree
 
 PARTICIPATION = ap.MinSeparation(342, 6)
 STEPS = 2052
-# buffers, participations optimised for, printed max loss and rms loss (the paper's two headings are swapped)
+# Columns: buffers, participations that C is optimised for, printed max loss and printed rms loss. In the paper, the
+# headings of the two losses are swapped.
 BLTS = (
     (2, 1, "11.80", "11.15"),
     (5, 1, "11.40", "10.87"),
@@ -33,7 +34,7 @@ BLTS = (
 
 @reproduction("blt-dp-ftrl-table-1", "Rms and max loss of eight mechanisms, n = 2052, k = 6, b = 342", sizes=True)
 def table_1(full: bool) -> Iterator[Row]:
-    """Only the full size includes BandMF with 342 bands."""
+    """BandMF with 342 bands is included only with `--full`."""
     for buffers, count, largest, rms in BLTS:
         participation = PARTICIPATION if count == 6 else ap.SingleParticipation()
         found = ap.optimize("blt", steps=STEPS, participation=participation, objective="max", buffers=buffers).strategy
@@ -53,12 +54,10 @@ def table_1(full: bool) -> Iterator[Row]:
     yield drawn("which column is which", "max loss is the larger one", "the paper's two headings are swapped")
 
 
-SEARCH_NOTE = (
-    "our search, without barrier terms, minimises the max loss and finds a smaller one, so the rms loss differs too"
-)
-OTHER = "optimised for the rms error, which does not determine the max error"
+SEARCH_NOTE = "our search has no barrier terms and finds a smaller max loss, so the rms loss differs too"
+OTHER = "the matrix is optimised for the rms error, which does not determine the max error"
 
-# language, rounds, noise, separation, participations, optimised for separation, zCDP, epsilon
+# Columns: language, rounds, noise, separation, participations, separation that C is optimised for, zCDP, epsilon.
 PRODUCTION = (
     ("es-ES", 1280, 7.379, 300, 4, 400, "0.16", "3.46"),
     ("id-ID", 2350, 7.379, 447, 5, 400, "0.20", "3.93"),

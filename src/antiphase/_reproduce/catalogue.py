@@ -49,8 +49,8 @@ def reproduce(name: str, full: bool = False) -> Result:
 
     Args:
         name: one of the names that `known` returns.
-        full: whether to compute everything, which can take minutes; if false, some reproductions omit their slowest
-            parts.
+        full: if true, compute everything, which can take minutes. If false, some reproductions omit their slowest rows
+            or use fewer steps.
     """
     found = find(name)
     start = perf_counter()

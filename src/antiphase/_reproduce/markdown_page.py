@@ -21,9 +21,10 @@ note says why. Where a paper draws a curve without printing numbers, we draw our
 about it. Times depend on the machine, so we show them and never compare them. n is the number of steps, k the number of
 epochs or participations, and b the separation.
 
-`antiphase reproduce NAME` shows one table or figure in a quick size. With `--full`, it computes the full size, which
-can take minutes. `antiphase reproduce all --output docs/reproduction.md` writes this page. With a NAME instead of
-`all`, it updates one section.
+`antiphase reproduce NAME` shows one table or figure. To save time, it leaves out slow rows or uses fewer steps. With
+`--full`, it computes everything, which can take minutes. `antiphase reproduce all --full --output docs/reproduction.md`
+writes this page. With a NAME instead of `all`, it updates one section. In the first table, the size is "full" if
+everything was computed, and "quick" otherwise.
 """
 
 

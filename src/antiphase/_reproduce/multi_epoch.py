@@ -19,7 +19,7 @@ TREE_ONLINE = ("5.8e6", "3.3e6", "2.1e6", "2.0e6", "2.1e6")
 TREE_FULL = ("2.4e6", "1.6e6", "1.2e6", "1.4e6", "1.8e6")
 FFT = ("2.3e6", "1.8e6", "1.6e6", "1.9e6", "2.5e6")
 FFT_OPTIMAL = ("2.2e6", "1.5e6", "1.1e6", "1.2e6", "1.7e6")
-# epochs of the optimised block, steps of the block, number of repeats of the block, printed loss
+# Columns: epochs of the optimised block, steps of the block, number of repeats of the block, printed loss.
 DENSE = (
     (20, 2000, 1, "6.5e5"),
     (10, 1000, 2, "8.8e5"),
@@ -31,7 +31,7 @@ DENSE = (
     (1, 400, 5, "1.5e6"),
     (1, 200, 10, "1.8e6"),
 )
-QUICK_STEPS = 500
+QUICK_STEPS = 500  # largest block that is optimised without `full`
 EPOCHS = ap.FixedEpochs(20, 100)
 
 
@@ -99,7 +99,7 @@ def spectral_square(base: Fourier, repeats: int) -> float:
     return 20.0 * largest
 
 
-OLD = "the paper later changed its accountant; our smaller noise is sufficient"
+OLD = "the authors later changed their accountant; our noise is smaller and sufficient"
 SELF = "every user is in all 2052 rounds, so the noise must be sqrt(2052) times that of MF at the same epsilon"
 
 
@@ -119,7 +119,8 @@ def _noise(strategy: Strategy, participation: ap.SingleParticipation | ap.Poisso
     return ap.calibrate(strategy, participation, ap.Budget(to, 1e-6)).mechanism.noise_std
 
 
-# workload, constraint, equation; then the printed smallest entry of X, smallest entry within a pattern, and error
+# Columns: workload, constraint, equation, and the printed smallest entry of X, smallest entry of X for two steps of one
+# participation pattern, and error.
 TABLE_6 = (
     ("prefix-sum", "scalar", "Eq. 34", "0.000", "0.000", "6.461"),
     ("prefix-sum", "pattern", "Eq. 36", "0.000", "0.000", "6.461"),
@@ -177,18 +178,18 @@ def figure_4(full: bool) -> Iterator[Row | Picture]:
     smallest = min(variances, key=lambda name: variances[name].sum())
     said = "the optimal factorization has the smallest total variance"
     yield claimed("smallest area under its curve", said, smallest, smallest == best)
-    share = _periodic_share(variances[best], 100)
+    repeats = _periodic_correlation(variances[best], 100)
     yield claimed(
         f"epochs show in the curve of {best}",
         "the epoch structure is visible",
-        f"{100 * share:.0f} % of the ripple repeats every 100 steps",
-        share > 0.5,
+        f"the curve minus its moving average repeats every 100 steps with correlation {repeats:.2f}",
+        repeats > 0.5,
     )
 
 
 @reproduction("multi-epoch-mf-figure-5", "Variance of every iterate, momentum and learning-rate cooldown", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """Momentum 0.95, cooldown over the last quarter of 6 epochs. An epoch has 342 steps, or 34 in the quick size."""
+    """Momentum 0.95, cooldown over the last quarter of 6 epochs. An epoch has 342 steps, or 34 without `--full`."""
     per_epoch = 342 if full else 34
     n, epochs = 6 * per_epoch, ap.FixedEpochs(6, per_epoch)
     workload = ap.Momentum(0.95, ap.schedules.linear(n, warmup=0.0, cooldown=0.25, floor=0.05))
@@ -209,18 +210,18 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
         f"{optimal / single:.3f} times as much",
         optimal < single,
     )
-    share = _periodic_share(variances["MF6, 6 epochs"], per_epoch)
+    repeats = _periodic_correlation(variances["MF6, 6 epochs"], per_epoch)
     yield claimed(
         "epochs show in the curve",
         "the epoch structure is visible",
-        f"{100 * share:.0f} % of the ripple repeats every epoch",
-        share > 0.5,
+        f"the curve minus its moving average repeats every epoch with correlation {repeats:.2f}",
+        repeats > 0.5,
     )
 
 
 @reproduction("multi-epoch-mf-figure-6", "Optimal decoder, online decoder and optimal factorization", sizes=True)
 def figure_6(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps. Each tree has its best number of repeats. Only the full size includes the optimum."""
+    """20 epochs of 100 steps. Each tree has its best number of repeats. The optimum needs `--full`."""
     mechanisms: dict[str, Strategy] = {
         "online Honaker x 10": stamped(Tree(200), 10),
         "optimal decoder x 5": stamped(Tree(400, "full"), 5),
@@ -292,7 +293,7 @@ def _per_step(title: str, variances: dict[str, Array]) -> Chart:
     return Chart(title, "step", "variance", tuple(lines))
 
 
-def _periodic_share(values: Array, period: int) -> float:
+def _periodic_correlation(values: Array, period: int) -> float:
     """Return the correlation of a curve's ripple with the same ripple shifted by one period.
 
     The ripple is the curve minus its moving average. One period at each end of the curve is left out.

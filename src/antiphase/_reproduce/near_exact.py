@@ -89,7 +89,7 @@ def figure_2(full: bool) -> Iterator[Row | Picture]:
     )
 
 
-PROVED_NOTE = "the gap closes as epsilon decreases; ours is a proved bound for C = I, theirs an estimate"
+PROVED_NOTE = "the gap closes as epsilon decreases; our value is a proved bound for C = I, the paper's an estimate"
 
 
 def _saved(epsilon: float, bands: int, sampled: str) -> float:
@@ -133,7 +133,7 @@ def figure_3a(full: bool) -> Iterator[Row | Picture]:
         yield claimed("epsilon 16: Poisson", "worse than no amplification", f"{last:.1f} %", last < 0)
 
 
-SLACK_NOTE = "our bound is certified, which costs about 1 % of noise in this sweep"
+SLACK_NOTE = "our bound is certified, which needs about 1 % more noise in this figure"
 
 
 @reproduction("near-exact-amplification-figure-26", "The best number of bands behind Figure 3a", sizes=True)
@@ -183,7 +183,7 @@ TOEPLITZ = ("2.003", "1.182", "0.864", "0.639", "0.445")
 
 @reproduction("near-exact-amplification-figure-28", "Noise multipliers of the CIFAR-10 experiments", sizes=True)
 def figure_28(full: bool) -> Iterator[Row | Picture]:
-    """2000 steps, 20 epochs, C scaled to sensitivity 1. The quick size computes balls-in-bins only for epsilon 1."""
+    """2000 steps, 20 epochs, C scaled to sensitivity 1. Without `--full`, balls-in-bins is only for epsilon 1."""
     for target, (value, bands) in zip(TARGETS, POISSON, strict=True):
         found = noise(target, DELTA, 2000, 20, bands) / math.sqrt(20)
         yield printed(f"BandMF + Poisson, {bands} bands, epsilon {target:g}", value, found, _at(value, bands))
@@ -200,7 +200,7 @@ def figure_28(full: bool) -> Iterator[Row | Picture]:
                 )
 
 
-ROOM = "the paper calibrates to delta = 8e-6, so that it can be verified at 1e-5, and its matrix is a different optimum"
+ROOM = "the paper calibrates to delta = 8e-6, to verify the result at delta = 1e-5; its matrix also differs from ours"
 SEARCH = "a different search finds a different matrix, and noise multipliers of different matrices are not comparable"
 
 
@@ -208,7 +208,9 @@ def _at(value: str, bands: int) -> str:
     """Return a note that explains why the last digit differs. It states the epsilon at the printed noise."""
     rounds, rate = ap.strategies.Identity(-(-2000 // bands)), bands / 100
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(rate), float(value) * math.sqrt(20)), DELTA)
-    return f"at the printed noise, epsilon is at most {rounded_up(bound.value)}; ours is up to 0.04 % below the budget"
+    return (
+        f"at the printed noise, epsilon is at most {rounded_up(bound.value)}; ours is at most 0.04 % below the budget"
+    )
 
 
 def _banded(target: float, bands: int, full: bool) -> float:
@@ -227,7 +229,7 @@ def _optimized(family: str, target: float, options: dict[str, int]) -> float:
 
 @reproduction("near-exact-amplification-figure-29", "Number of bands in the CIFAR-10 experiments", sizes=True)
 def figure_29(full: bool) -> Iterator[Row]:
-    """The table shows the power of two with the smallest rms error. Only the full size includes balls-in-bins."""
+    """The table shows the power of two with the smallest rms error. Balls-in-bins is included only with `--full`."""
     for target, (_, bands) in zip(TARGETS, POISSON, strict=True):
         errors = {b: noise(target, DELTA, 2000, 20, b) * error(2000, b, False) for b in powers(64)}
         yield _bands_row(f"Poisson, epsilon {target:g}", bands, errors)
@@ -257,7 +259,7 @@ def _optimized_under_bins(family: str, epsilon: float, epochs: int, per_epoch: i
 
 @reproduction("near-exact-amplification-figure-3b", "Optimised Toeplitz and BLT against the best banded", sizes=True)
 def figure_3b(full: bool) -> Iterator[Row | Picture]:
-    """2048 steps, 16 epochs. The baseline is banded with Poisson sampling. The quick size has only BLT at epsilon 2."""
+    """2048 steps, 16 epochs. The baseline is banded with Poisson sampling. Without `--full`: only BLT, epsilon 2."""
     at = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0) if full else (2.0,)
     families: dict[str, tuple[str, dict[str, int]]] = {"BLT, 3 buffers": ("blt", {"buffers": 3})}
     if full:
@@ -278,7 +280,7 @@ def figure_3b(full: bool) -> Iterator[Row | Picture]:
 
 
 CERTIFIED_NOTE = "our noise is a certified bound, about 1 % above an estimate"
-# (iterations per epoch, epochs, the paper's seconds with 131,072 samples)
+# Iterations per epoch, epochs, and the paper's seconds with 131,072 samples.
 SECONDS = (
     (32, 16, 376.88),
     (32, 32, 384.44),
@@ -294,7 +296,7 @@ SECONDS = (
 
 @reproduction("near-exact-amplification-figure-24", "Seconds to optimise C under amplification", sizes=True)
 def figure_24(full: bool) -> Iterator[Row]:
-    """Epsilon is 1. The paper's times are for 300 iterations on a V100. The quick size computes only the first row."""
+    """Epsilon is 1. The paper's times are for 300 iterations on a V100. Without `--full`, there is only one row."""
     times = {}
     for per_epoch, epochs, paper in SECONDS if full else SECONDS[:1]:
         found = _optimized_under_bins("toeplitz", 1.0, epochs, per_epoch)
@@ -312,7 +314,7 @@ def figure_24(full: bool) -> Iterator[Row]:
     sizes=True,
 )
 def figure_25(full: bool) -> Iterator[Row | Picture]:
-    """A BLT with 3 buffers, 2048 steps, 16 epochs. The baseline has the most samples. Quick size: only epsilon 1."""
+    """A BLT with 3 buffers, 2048 steps, 16 epochs. Baseline: the most samples. Without `--full`: only epsilon 1."""
     at = (0.5, 1.0, 2.0, 4.0) if full else (1.0,)
     counts = [1 << i for i in ((7, 9, 11, 13, 15) if full else (9, 13))]
     lost = {}

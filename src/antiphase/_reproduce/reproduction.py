@@ -30,8 +30,8 @@ class Row:
         what: description of the cell, point or claim.
         paper: the number as printed, or the claim in words; empty if the paper only draws a curve.
         ours: our result, as text.
-        agrees: whether paper and result agree; None if the paper prints nothing to compare with, and for times, which
-            depend on the machine.
+        agrees: True if paper and result agree, False if they do not. None if the paper prints nothing to compare with,
+            and for times, which depend on the machine.
         difference: relative difference, ours / paper - 1, if both are numbers.
         note: why paper and result differ, or other remarks.
     """
@@ -73,14 +73,14 @@ def claimed(what: str, paper: str, ours: str, holds: bool, otherwise: str = "") 
         what: description of the claim.
         paper: the claim in words.
         ours: our result, as text.
-        holds: whether our result supports the claim.
+        holds: True if our result supports the claim.
         otherwise: the note for the row if the claim does not hold.
     """
     return Row(what, paper, ours, bool(holds), None, "" if holds else otherwise)
 
 
 def timed(what: str, paper: str, ours: str) -> Row:
-    """Return a row with the paper's statement about times and the times on this machine. They are not compared.
+    """Return a row with the paper's statement about times and the times on this machine, without comparing them.
 
     >>> timed("closed form", "far faster", "140 times").agrees is None
     True
@@ -112,8 +112,8 @@ class Reproduction:
     Args:
         name: paper and number, such as "bandmf-amplified-table-3".
         title: description of the table or figure.
-        run: function of `full` (True or False) that yields rows and pictures.
-        sizes: whether the quick size (full=False) omits something.
+        run: function that yields rows and pictures. Its argument is True to compute everything, and False to save time.
+        sizes: True if `run` saves time by omitting slow rows or using fewer steps.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Reproduction:
 
 
 def reproduction(name: str, title: str, sizes: bool = False) -> Callable[[Compute], Reproduction]:
-    """Decorate a function that yields the rows and pictures of a table or figure."""
+    """Return a decorator that turns a function that yields rows and pictures into a `Reproduction`."""
 
     def decorate(run: Compute) -> Reproduction:
         return Reproduction(name, title, run, sizes)
@@ -149,7 +149,7 @@ class Result:
         reproduction: the table or figure.
         rows: rows that compare paper and result.
         pictures: charts and heat maps.
-        full: False if the quick size omitted something.
+        full: False if slow rows were omitted or fewer steps were used.
         seconds: wall-clock time.
     """
 

@@ -44,14 +44,14 @@ def _losses(n: int, bands: int) -> tuple[float, float, float]:
 
 @reproduction("scaling-bandmf-figure-2a", "Toeplitz against banded strategies by number of bands, n = 1024", sizes=True)
 def figure_2a(full: bool) -> Iterator[Row | Picture]:
-    """The full size has up to 512 bands, the quick size up to 64."""
+    """There are up to 512 bands with `--full`, and up to 64 without."""
     bands = [1 << i for i in range(10 if full else 7)]
     yield from _ratios([(1024, b) for b in bands], bands, "bands", "n = 1024")
 
 
 @reproduction("scaling-bandmf-figure-2b", "Toeplitz against banded strategies by number of steps, 16 bands", sizes=True)
 def figure_2b(full: bool) -> Iterator[Row | Picture]:
-    """The full size has up to 262,144 steps, the quick size up to 16,384."""
+    """There are up to 262,144 steps with `--full`, and up to 16,384 without."""
     steps = [1 << i for i in range(4, 19 if full else 15, 2)]
     yield from _ratios([(n, 16) for n in steps], steps, "steps", "16 bands")
 
@@ -81,7 +81,7 @@ def _ratios(cases: list[tuple[int, int]], at: list[int], label: str, where: str)
         yield claimed(f"Toeplitz at n = {at[-1]:,}", "less than 1 %", f"{share:.3f} %", share < 1.0)
 
 
-SMALL = "the ratio is largest where bands and steps are about equal; the paper draws n = 1024 and the trend in n"
+SMALL = "the ratio is largest if there are about as many bands as steps; the paper draws n = 1024 and the trend in n"
 
 
 @reproduction("scaling-bandmf-figure-2c", "Seconds for one iteration by number of steps, 16 bands", sizes=True)
@@ -98,7 +98,7 @@ def figure_2c(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("scaling-bandmf-figure-2d", "Seconds for one iteration by number of bands, n = 16,384", sizes=True)
 def figure_2d(full: bool) -> Iterator[Row | Picture]:
-    """The full size has up to 256 bands, the quick size up to 32."""
+    """There are up to 256 bands with `--full`, and up to 32 without."""
     bands = [1 << i for i in range(1, 9 if full else 6)]
     banded = [_seconds("banded", 16384, b) for b in bands]
     toeplitz = [_seconds("toeplitz", 16384, b) for b in bands]
@@ -149,7 +149,7 @@ def _steps(full: bool) -> int:
 
 @reproduction("scaling-bandmf-figure-3a", "Rms error by number of bands and epochs, epsilon = 1", sizes=True)
 def figure_3a(full: bool) -> Iterator[Row | Picture]:
-    """16,384 steps (1024 in the quick size), delta = 1e-8."""
+    """16,384 steps (1024 without `--full`), delta = 1e-8."""
     n = _steps(full)
     yield from _by_bands(1.0, n)
     full_batch = rmse(1.0, n, n)[1]
@@ -171,7 +171,7 @@ NEARLY = "the paper prints no number for this claim; the limit of 1.5 is ours"
 
 @reproduction("scaling-bandmf-figure-7", "Rms error by number of bands and epochs, epsilon = 8", sizes=True)
 def figure_7(full: bool) -> Iterator[Row | Picture]:
-    """16,384 steps (1024 in the quick size), delta = 1e-8."""
+    """16,384 steps (1024 without `--full`), delta = 1e-8."""
     n = _steps(full)
     yield from _by_bands(8.0, n)
     at_1, at_8 = (min(rmse(e, n, 4), key=rmse(e, n, 4).__getitem__) for e in (1.0, 8.0))
@@ -196,7 +196,7 @@ def _by_bands(epsilon: float, n: int) -> Iterator[Row | Picture]:
 
 @reproduction("scaling-bandmf-figure-3b", "Optimal number of bands by epsilon and epochs, n = 4096", sizes=True)
 def figure_3b(full: bool) -> Iterator[Row | Picture]:
-    """Delta is 1e-8. The quick size uses 1024 steps instead."""
+    """Delta is 1e-8. Without `--full`, there are 1024 steps."""
     n = 4096 if full else 1024
     epsilons = [2.0**i for i in range(-2, 5)]
     epochs = [1 << i for i in range(0, n.bit_length() - 2)]
@@ -223,7 +223,7 @@ def figure_3b(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("scaling-bandmf-figure-4", "The contributions of amplification and of correlated noise", sizes=True)
 def figure_4(full: bool) -> Iterator[Row | Picture]:
-    """16,384 steps (1024 in the quick size), delta = 1e-8."""
+    """16,384 steps (1024 without `--full`), delta = 1e-8."""
     n = _steps(full)
     epsilons = [1.0, 2.0, 4.0, 8.0] if full else [1.0, 8.0]
     epochs = [1, 4, 16, 64, 256] if full else [1, 4, 16]

@@ -40,7 +40,7 @@ class TreeAggregation:
 
     @property
     def rms(self) -> float:
-        """Standard deviation of the prefix sums, as the root mean square over the steps."""
+        """Root mean square over the steps of the standard deviation of the prefix sums."""
         return float(np.sqrt(self.per_step.mean()))
 
     @property

@@ -1,4 +1,4 @@
-"""Private training runs. A run keeps its batches, noise and ledger in one directory and advances them together."""
+"""Private training runs. A run keeps its secret, its noise states and its ledger in one directory."""
 
 from antiphase._run.digests import DIGEST_BYTES, KeyedDigest, digest
 from antiphase._run.history import HOST, Publication

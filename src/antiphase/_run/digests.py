@@ -58,10 +58,9 @@ def digest(arrays: Arrays) -> bytes:
 
 @final
 class KeyedDigest:
-    """Computes keyed digests of a step's arrays: a pseudorandom function (PRF) of the step and the arrays.
+    """Computes keyed digests of a step's arrays.
 
-    The digest depends on the names, shapes, dtypes and contents of the arrays.
-
+    A digest is a pseudorandom function (PRF) of the step and of the names, shapes, dtypes and contents of the arrays.
     With keys k1 and k2 derived from the secret and the run id,
 
         digest = HMAC-SHA256(k2, step | description | tag_0 | tag_1 | ...),
@@ -74,12 +73,14 @@ class KeyedDigest:
     **Guarantee**: without the secret, digests reveal only whether two outputs of the same step are equal. Two different
     outputs of a step have the same digest with a probability below 2^-100.
 
-    A replay uses the same nonce again. With plain GMAC, this would be fatal: the XOR of two tags under the same nonce
-    is a polynomial in the hash key, and solving it gives the key. Here, no tag leaves this class. Under a fixed nonce,
-    a tag is the GHASH of the segment, XORed with a constant. This is a universal hash: two fixed messages of at most L
-    blocks of 16 bytes collide with a probability of at most (L + 1) / 2^128. A universal hash followed by a PRF is a
-    PRF: as long as no two inputs collide, HMAC is called on different inputs, and its outputs are independent of the
-    tags. So the nonces are not needed for secrecy. They only keep steps and segments apart.
+    A replayed step uses the nonces of the original step again. If the tags were public, this would be fatal: the XOR of
+    two tags with the same nonce is a known polynomial in the hash key, and solving for the key is easy. Here, the tags
+    are secret, because only HMAC reads them. With a fixed nonce, a tag is the GHASH of the segment XOR a constant. This
+    is a universal hash: two different segments of at most L blocks of 16 bytes have the same tag with a probability of
+    at most (L + 1) / 2^128. A universal hash followed by a PRF is a PRF. The reason is that two different lists of
+    arrays almost surely give HMAC two different inputs, and then the digests are independent random bytes to anyone
+    without k2. Secrecy therefore does not depend on the nonces. Their purpose is that equal segments of different
+    steps, or of one step, get different tags.
 
     Reference: Carter and Wegman 1981 (universal hashing); Shoup 1996, "On fast and provably secure message
     authentication based on universal hashing"; McGrew and Viega 2004 (GHASH); NIST SP 800-38D (GMAC).

@@ -2,8 +2,8 @@
 
 - run.json: the header, with run id, plan fingerprint, leaves (parameter shapes), dtype and number of examples
 - plan.json: the plan
-- public/ledger.jsonl: record of committed steps and publications; safe to show
-- private/: the secret, noise states and batch sizes; only the owner can read it; store it apart from the model
+- public/ledger.jsonl: the committed steps and the publications. This file is safe to show.
+- private/: the secret, noise states and batch sizes. Only the owner can read it. Store it apart from the model.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Header:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs and name == "root":
                 raise InvalidArgument(
-                    f"The run directory was created for a different plan: its fingerprint is {mine}. Got {theirs} "
-                    "instead.",
+                    f"The run directory was created for a different plan, with fingerprint {mine}. Got the plan with "
+                    f"fingerprint {theirs} instead.",
                     hint="resume with the plan in plan.json of the run directory, or open a new directory",
                 )
             if mine != theirs:
@@ -194,9 +194,9 @@ def clear_temporary(directory: Path) -> None:
 
 
 def own_secret(directory: Path, *, create: bool) -> Secret:
-    """Return the secret stored in the directory. With `create`, generate and store a new secret first.
+    """Return the secret stored in the directory. If `create`, generate and store a new secret first.
 
-    With `create`, an existing secret is replaced, because no run has used it and whoever put it there knows it.
+    A secret file that already exists is then replaced. No run has used that secret, and whoever put it there knows it.
     """
     path = directory / "private" / "secret"
     if create:
@@ -216,8 +216,8 @@ def own_secret(directory: Path, *, create: bool) -> Secret:
 def _is_of_a_run(path: Path) -> bool:
     """Return whether a file shows that a run was started.
 
-    Only the ledgers and private/heads, which counts their entries, can show this: either there is an entry after the
-    opening entry, or private/heads cannot be parsed.
+    A ledger shows it with an entry after the opening entry. The file private/heads, which counts the entries of both
+    ledgers, shows it if it counts such an entry or cannot be parsed. No other file shows it.
     """
     if path.name == "heads":
         try:

@@ -36,7 +36,7 @@ class Publication:
 class History:
     """The state of a run after all public entries of its ledger.
 
-    Steps before `published` are frozen: others may know their outputs, so a replay must give the same digest.
+    Others may know the outputs of the steps before `published`. A replay of such a step must give the same digest.
 
     A lineage is a keyed digest of all outputs up to a step. Integrations use lineages to check that a training state
     was computed from the outputs in the ledger. Ledger entries store the lineage in the field "mark".
@@ -49,10 +49,10 @@ class History:
         rewinds: number of times that steps were replaced or noisy outputs were discarded.
         extensions: number of times that the plan was extended.
         source: source of the noise: "host" or the description of a device.
-        details: hash of the plan's details (error, candidates, notes and deviation) when the run was opened or last
+        details: hash of the plan's details (error, candidates, notes and deviation) when the run was created or last
             extended; None in older ledgers.
-        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with, because with a
-            different kind every replay would look like a rewind. Ledgers that do not name a kind use SHA-256.
+        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with. With a different
+            kind, every replay would seem to have a different output. Ledgers that do not name a kind use SHA-256.
     """
 
     digests: bytearray = field(default_factory=bytearray)
@@ -76,7 +76,7 @@ class History:
 
     @property
     def committed(self) -> int:
-        """Number of committed steps, which is also the next step to take."""
+        """Number of committed steps. Steps are counted from 0, so this is also the next step to take."""
         return len(self.digests) // DIGEST_BYTES
 
     @property
@@ -113,7 +113,7 @@ class History:
             return "rewind"
         raise Refused(
             f"Step {step} was replayed with a different output, but {self._label(step)!r} was published after that "
-            "step. The same noise on two outputs reveals their difference.",
+            "step. Two outputs with the same noise reveal their difference without noise.",
             hint="continue from a checkpoint made at or after that publication, or "
             "start a new run in a new directory; antiphase.compose computes the guarantee of both",
         )

@@ -1,7 +1,7 @@
 """Functions on runs for the framework integrations (PyTorch, JAX, Flower), beyond the public methods of `Run`.
 
 An integration that generates noise itself calls `set_noise_source` whenever it is given a run. The first call records
-the source in the ledger; from then on, every other source is refused.
+the source in the ledger. From then on, a call with a different source raises `Refused`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def open_shared(
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
         background_noise: as for `Run.open`; it also enables `start_noise`.
-        keep_source: whether to keep the noise source of a run that was started with a source other than the host. For
-            integrations that call `set_noise_source` afterwards.
+        keep_source: if true, keep the noise source of a run that was started with a source other than the host. Set it
+            if you call `set_noise_source` afterwards.
     """
     return Run._open_shared(
         plan,
@@ -132,7 +132,7 @@ def epsilon_with_tail(run: Run, epsilon_at: Callable[[float], Bound], delta: flo
 
     Args:
         run: open run.
-        epsilon_at: epsilon of the mechanism with ideal, unbounded draws as a function of delta.
+        epsilon_at: function of delta that returns the epsilon of the mechanism with ideal, unbounded draws.
         delta: delta of the guarantee.
     """
     return run._tail.covered(epsilon_at, delta)
@@ -157,7 +157,7 @@ def outputs_digest(run: Run, step: int) -> str:
 
 
 def is_committed(run: Run, step: int, digest: bytes) -> bool:
-    """Return whether `step` is committed with this digest of its output."""
+    """Return whether `step` was committed with `digest` as the digest of its output."""
     return 0 <= step < run.committed and hmac.compare_digest(run._history.digest(step), run._keyed_output(digest))
 
 
@@ -171,7 +171,7 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
     """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with a different source.
 
     Different sources give independent random draws. If the source changed during a run, the noise of later steps would
-    not cancel the noise of earlier steps, so the noise would not have the covariance that the guarantee assumes.
+    not cancel the noise of earlier steps. It would not have the covariance that the guarantee assumes.
 
     If several processes share the run, every process must call this function before the first step. Later calls, which
     cannot change the source, do not communicate.
@@ -211,7 +211,7 @@ def read_noise(run: Run, step: int) -> list[Any]:
 
 
 def draw_batch(run: Run, step: int) -> Batch:
-    """Return the same as `run.batch`, but do not start computing the step's noise."""
+    """Return the same batch as `run.batch`, but do not start computing the step's noise."""
     return run._draw_batch(step)
 
 
@@ -229,7 +229,7 @@ def check_step(run: Run, step: int) -> None:
 @without_locals
 @synchronized
 def commit_with_lineage(run: Run, step: int, digest: bytes, lineage: bytes) -> None:
-    """Commit a step like `run.commit`, with a lineage: bytes that identify the noisy outputs up to this step."""
+    """Commit a step like `run.commit`, and record `lineage`, bytes that identify the noisy outputs up to this step."""
     run._commit(step, digest, lineage)
 
 
@@ -247,14 +247,14 @@ def check_lineage(run: Run, step: int, lineage: bytes) -> None:
 
     When a step is replaced, its old and its new output contain the same noise. Anyone who sees models computed from
     both can subtract them and learn the difference of the outputs without noise. For the same reason, a run that
-    restarts at step 0 must use its initial parameters: a model that already contains the noise of the first steps must
-    not get the same noise again.
+    restarts at step 0 must use its initial parameters. Otherwise, a model that already contains the noise of the first
+    steps would get the same noise again.
 
     Args:
         run: open run.
         step: step to take.
-        lineage: lineage of the state, as passed to `commit_with_lineage` for the previous step; at step 0, bytes that
-            identify the parameters.
+        lineage: lineage of the state, as passed to `commit_with_lineage` for the previous step. At step 0, pass bytes
+            that identify the parameters.
     """
     code = run._keyed_lineage(lineage)
     if step == run.committed == 0 and code != run._history.start and run._journal.is_writer:
@@ -303,7 +303,7 @@ def critical_section(run: Run) -> CriticalSection:
 
 @synchronized
 def record_withdrawal(run: Run, step: int) -> None:
-    """Record that a noisy output of `step` was computed and then discarded. Reports count it as a rewind.
+    """Record that a noisy output of `step` was computed and then discarded. `PrivacyReport.rewinds` counts it.
 
     This is not a collective operation: only rank 0, which writes the ledger, records it.
     """

@@ -33,12 +33,12 @@ class Journal:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this rank writes the ledger."""
+        """True if this rank writes the ledger."""
         return self.ledger is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether the run was closed in this process."""
+        """True if the run was closed in this process."""
         return self._is_closed
 
     def append(self, entry: Entry) -> None:

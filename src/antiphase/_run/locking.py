@@ -1,4 +1,6 @@
-"""Locks of a run. Only one thread uses a run at a time, and no write starts during a write or after a failed write.
+"""Locks of a run.
+
+Only one thread uses a run at a time. A write to the ledger raises an error during another write and after a failed one.
 
 Without these locks, two threads that read the noise of the same step could get the noise of two different steps.
 """
@@ -44,9 +46,9 @@ def synchronized(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatena
 class CriticalSection:
     """Context manager for a write that must complete. After an interrupted or failed write, all later writes raise.
 
-    Ctrl-C or a signal can interrupt a program anywhere, and a signal handler runs in the thread that holds the lock. An
-    interrupted write may leave an entry in the ledger that the run's in-memory state lacks. Entries written after it
-    would contradict it.
+    Ctrl-C or a signal can interrupt a program anywhere. The signal handler runs in the interrupted thread, so the lock
+    of the run does not stop it. An interrupted write may leave an entry in the ledger that the run's in-memory state
+    lacks, and later entries could contradict that entry.
     """
 
     def __init__(self) -> None:

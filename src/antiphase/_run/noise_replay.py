@@ -57,10 +57,10 @@ class ExternalNoise:
 
 @final
 class StreamReplay:
-    """Reads the noise of a step from a `NoiseStream`. To go back, it restarts the stream from a saved state.
+    """Reads the noise of a step from a `NoiseStream`. To read an earlier step, it restarts from a saved state.
 
-    Saved states only save time. If a state cannot be used, a warning is issued, and the noise is generated from an
-    older state or from step 0.
+    A saved state only saves time. If it cannot be used, a warning is issued, and the noise is generated from an older
+    state or from step 0.
 
     Args:
         directory: private directory for saved states.
@@ -129,7 +129,7 @@ class StreamReplay:
             self._stream.close()
 
     def save(self) -> None:
-        """Store the current state and delete all but the newest states."""
+        """Store the current state and delete all states but the newest `KEPT_STATES`."""
         with self._exclusive:
             if self._stream is None:
                 return
@@ -181,7 +181,7 @@ class StreamReplay:
             )
         if stream.step != _step_of(path):
             raise Corrupted(
-                f"The noise state {path.name} contains the state at step {stream.step}.",
+                f"The noise state {path.name} contains the state at step {stream.step}, contrary to its name.",
                 hint="delete the file; the noise can be replayed without it",
             )
         return stream

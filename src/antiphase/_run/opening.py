@@ -65,7 +65,8 @@ def open_directory(plan: Plan, directory: str | Path, given: Header, secret: Sec
         directory: run directory; created if it is missing.
         given: header for a new run. If the directory already holds a run, its header must equal `given` except for the
             run id.
-        secret: None to use the secret that is stored in the directory; a new run then generates and stores one.
+        secret: secret of the run. If None, a new run generates a secret and stores it in the directory, and any other
+            run uses the stored secret.
     """
     plan = with_derived_guarantee(plan)
     path = made_directory(directory)
@@ -111,14 +112,14 @@ def _stored_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock
     if last["plan"] != plan.fingerprint:
         _extend(plan, path, header, secret, journal, last)
     elif stored_fingerprint(path / "plan.json") != plan.fingerprint:
-        plan.save(path / "plan.json")  # the last process crashed between the ledger entry and this file
+        plan.save(path / "plan.json")  # a process crashed after it wrote the ledger entry but before it wrote this file
     return journal
 
 
 def _identity(plan: Plan, header: Header) -> Entry:
     """Return the fields of a ledger entry that identify plan and header.
 
-    The ledger authenticates these fields; plan.json and run.json are compared with them.
+    The ledger authenticates these fields. To check plan.json and run.json, they are compared with these fields.
     """
     return {
         "steps": plan.steps,

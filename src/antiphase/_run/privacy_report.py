@@ -23,21 +23,21 @@ NO_BATCHES = (
 class PrivacyReport:
     """The privacy guarantee of a run, computed from its ledger.
 
-    **Guarantee**: `guarantee` covers every committed step, published or not; it is None if no step was taken. If the
+    **Guarantee**: `guarantee` covers every committed step, published or not. It is None if no step was taken. If the
     decision to stop depended on the outputs, only `planned` holds. If the decision to extend the run depended on the
     outputs, neither `guarantee` nor `planned` holds as stated. In that case, the epsilon of the largest number of steps
     to which the run might have been extended applies.
 
     Args:
         run_id: id of the run.
-        unit: what is protected.
+        unit: unit of privacy, such as "example" or "user".
         adjacency: neighbouring relation.
         delta: delta at which epsilon is stated.
         planned: epsilon of all steps of the plan. Like `guarantee`, it accounts for the bounded range of the draws.
         guarantee: epsilon of the steps that ran. It accounts for the bounded range of the random draws.
-        smallest_delta: smallest delta that can be stated with this epsilon, given that the draws are bounded; about
-            5e-324 if there is no limit. None if the noise was generated on a device. In that case, a remark states the
-            assumption about the draws.
+        smallest_delta: smallest delta that can be stated with the epsilon of `guarantee`, or of `planned` if no step
+            was taken. There is such a limit because the draws are bounded. It is about 1e-323 if it has no effect. None
+            if the noise was generated on a device. In that case, a remark states the assumption about the draws.
         steps_planned: number of steps of the plan.
         steps_run: number of steps that ran.
         publications: labels of the publications, with the number of steps committed before each.
@@ -159,7 +159,9 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
             "steps to which the run might have been extended applies."
         )
     if secret.is_insecure:
-        remarks.append("The secret was made from a known integer, so anyone can subtract the noise. For tests only.")
+        remarks.append(
+            "The secret was made from a known integer, so anyone can subtract the noise. Use it for tests only."
+        )
     if history.source != HOST:
         remarks.append(
             f"The noise was not made by AES on the host but by {history.source}, which is not cryptographic: "

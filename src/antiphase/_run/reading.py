@@ -48,13 +48,13 @@ class RunRecord:
     torn: dict[str, int]
 
     def report(self) -> PrivacyReport:
-        """Return the same as `Run.report`."""
+        """Return the privacy report of the run, as `Run.report` does."""
         return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, self._tail)
 
     def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
-        """Check the stated epsilon of the steps that ran against fresh samples. Return it, or raise `Refused`.
+        """Verify the stated epsilon of the steps that ran with fresh samples. Return it, or raise `Refused`.
 
-        An epsilon that does not come from samples is returned unchanged, because `report` has just computed it.
+        An epsilon that does not come from samples is returned without this check, because `report` has computed it.
 
         Args:
             stated: report on this run. Its `guarantee` is the claim to check.
@@ -73,13 +73,13 @@ class RunRecord:
         """Return the epsilon at `delta`, corrected for the bounded range of the random draws of the run.
 
         Args:
-            epsilon_at: epsilon of the mechanism with ideal, unbounded draws as a function of delta.
+            epsilon_at: function of delta that returns the epsilon of the mechanism with ideal, unbounded draws.
             delta: delta of the guarantee.
         """
         return self._tail.covered(epsilon_at, delta)
 
     def confirms(self, step: int, arrays: Mapping[str, Any]) -> bool:
-        """Return whether the ledger says that `step` was committed with this output."""
+        """Return whether the ledger says that `step` was committed with `arrays` as its output."""
         if not 0 <= step < self.history.committed:
             return False
         keyed = self.history.digest_kind == KEYED
@@ -107,12 +107,12 @@ class RunRecord:
 
     @property
     def details_recorded(self) -> bool:
-        """Whether the plan's details (error, candidates, notes) match the ledger; False if an old ledger lacks them."""
+        """True if the plan's details (error, candidates, notes) match the ledger. False if an old ledger lacks them."""
         return self.history.details == self.plan.details
 
     @property
     def details_edited(self) -> bool:
-        """Whether the plan's details (error, candidates, notes) differ from those in the ledger."""
+        """True if the plan's details (error, candidates, notes) differ from those in the ledger."""
         return self.history.details not in (None, self.plan.details)
 
     def sampler(self) -> Sampler:
@@ -130,7 +130,7 @@ def read_run(directory: Path, secret: Secret | None = None, deviation: str = "")
     Args:
         directory: run directory.
         secret: secret of the run, if the directory does not store it.
-        deviation: the plan's deviation, for plan files that were written before that field existed.
+        deviation: value of `Plan.deviation` for plan files that were written before this field existed.
     """
     check_layout(directory)
     header = read_header(directory)

@@ -82,8 +82,8 @@ class Run:
     exactly. A replay with the same output has no privacy cost. A replay with a different output has no privacy cost
     under two conditions. First, nothing that depends on the step was published. Second, neither the decision to replay
     nor the new output depended on the old output. So restart from a checkpoint that `confirms` accepts, and do not use
-    anything that you learned from the failed attempt. After something that depends on the step was published, a replay
-    with a different output is refused.
+    anything that you learned from the failed attempt. If something that depends on the step was published, committing
+    a different output raises `Refused`.
 
     When `publish` returns, its ledger entry is on disk. If a write to the ledger fails or the directory is moved, only
     `close` works until you open the run again. Several threads can use a run, but only one live process can use its
@@ -227,7 +227,7 @@ class Run:
 
     @property
     def committed(self) -> int:
-        """Number of steps committed so far, which is also the next step to take."""
+        """Number of steps committed so far. Steps are counted from 0, so this is also the next step to take."""
         return self._history.committed
 
     @property
@@ -246,7 +246,7 @@ class Run:
         return found
 
     def _draw_batch(self, step: int) -> Batch:
-        """Return the batch of a step, and note that it was handed out."""
+        """Return the batch of a step, and remember that it was drawn."""
         self._journal.check_open()
         self._journal.check_not_failed()
         found = self._batch(step)
@@ -366,8 +366,8 @@ class Run:
         batch of the step must also have been drawn.
 
         Committing an earlier step again is a replay. A replay with the same digest has no privacy cost. A replay with a
-        different digest raises `Refused` if something that depends on the step was published; otherwise it replaces
-        that step and all later ones, with a `RuntimeWarning`. If you read the noise of earlier steps again, commit
+        different digest raises `Refused` if something that depends on the step was published. Otherwise, it replaces
+        the step and all later steps, with a `RuntimeWarning`. If you read the noise of earlier steps again, commit
         those steps again before the next step.
 
         Args:
@@ -514,9 +514,11 @@ class Run:
         if meaning == "next":
             self._check_replays()
         if meaning == "rewind":
-            warnings.warn(_replaces(t), RuntimeWarning, stacklevel=2)  # before any write: a filter may raise an error
+            warnings.warn(
+                _replaces(t), RuntimeWarning, stacklevel=2
+            )  # before any write, as a warning filter may raise an error
             self._journal.append({"kind": "rewind", "step": t})
-            # Forget later steps whose noise was read: their outputs depend on the withdrawn output of step t.
+            # Forget that the noise of later steps was read: their outputs depend on the replaced output of step t.
             read_steps.difference_update([later for later in read_steps if later > t])
         if self._header.examples is not None:
             self._record_batch(t)

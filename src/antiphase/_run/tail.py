@@ -2,8 +2,8 @@
 
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
-**On the host.** The joint distribution of all draws of a run is within total variation distance tau of the joint
-distribution of rounded ideal draws (see `antiphase._noise.tail`; ln tau is `log_missing_mass`). The same bound holds
+**On the host.** Let tau bound the total variation distance between the joint distribution of all draws of a run and
+that of rounded ideal draws (`antiphase._noise.tail` proves tau; `log_missing_mass` is ln tau). The same bound holds
 for everything released, both for a data set D and for its neighbour D'. Suppose that the mechanism I with ideal draws
 is (epsilon, delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the
 run R satisfies, for every event S,
@@ -14,15 +14,15 @@ run R satisfies, for every event S,
 
 so R is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Therefore, the
 epsilon of a run at delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the term (1 + e^epsilon)
-tau exceeds half of delta, the guarantee is refused. If the term is too small to change delta in floating point,
-epsilon does not change. For 10^12 draws, ln tau is about -1430, so only an epsilon beyond 700 (at delta = 1e-300) or
-1,400 (at delta = 1e-6) is refused.
+tau exceeds half of delta, `Tail.check` raises `Refused`. If the term is too small to change delta in floating point,
+epsilon does not change. For 10^12 draws, ln tau is about -1430. The error is then raised only for an epsilon beyond 700
+(at delta = 1e-300) or 1,400 (at delta = 1e-6).
 
 **On a lattice**, the draws are exact, but a run stops if a number does not fit into 62 bits. Here tau is a bound on the
 probability of such a stop (see `antiphase._lattice.range`), and the inequality above holds.
 
 **On a device**, JAX or PyTorch generates the draws. Their range is much smaller, so tau for millions of draws would
-exceed any delta. Nothing is proved about these draws; the report states the assumption that they are normal.
+exceed any delta. Nothing is proved about these draws, so the report states the assumption that they are normal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from antiphase._plan import Plan
 from antiphase._run.history import HOST
 
 LARGEST_SHARE = 0.5  # largest fraction of delta that may be reserved for the bounded range
-MARGIN = 1.0  # reserve enough of delta for epsilon + MARGIN, because reserving it raises epsilon
+MARGIN = 1.0  # reserve enough of delta for epsilon + MARGIN, because epsilon is larger at the delta that is left
 
 # Bounds on draws, in standard deviations. On a device, each draw is the scaled sum of two normal random numbers. JAX
 # inverts the error function at 1 - 3 / 2^24 at most (float64: 2^53 instead of 2^24). PyTorch uses the radius
@@ -67,17 +67,19 @@ class Tail:
     log_mass: float | None
 
     def smallest_delta(self, epsilon: float) -> float | None:
-        """Return the smallest delta at which this epsilon is not refused, rounded up; None if no bound is proved."""
+        """Return the smallest delta at which `check` accepts this epsilon, rounded up; None if no bound is proved."""
         return None if self.log_mass is None else self._reserved(epsilon) / LARGEST_SHARE
 
     def check(self, epsilon: float, delta: float) -> None:
         """Raise `Refused` if delta is too small for this epsilon, given the range of the draws."""
         smallest = self.smallest_delta(epsilon)
         if smallest is not None and delta < smallest:
-            covers = "no delta" if smallest >= 1.0 else f"deltas from {digits_up(smallest, 2)}"
+            limit = (
+                "no delta is large enough" if smallest >= 1.0 else f"delta must be at least {digits_up(smallest, 2)}"
+            )
             raise Refused(
-                f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}: its draws are bounded by "
-                f"{self.end:.1f} standard deviations, and at this epsilon a run of this size covers {covers}.",
+                f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}, because its draws are bounded "
+                f"by {self.end:.1f} standard deviations. For a run of this size and this epsilon, {limit}.",
                 hint="plan with a larger delta or a smaller epsilon",
             )
 
@@ -89,7 +91,7 @@ class Tail:
         """Return the epsilon at `delta` of a run whose draws have this bounded range.
 
         Args:
-            epsilon_at: epsilon of the ideal mechanism as a function of delta.
+            epsilon_at: function of delta that returns the epsilon of the ideal mechanism.
             delta: delta of the guarantee.
         """
         bound = epsilon_at(delta)

@@ -57,10 +57,10 @@ class Transport(ABC):
         return found
 
     def run_on_all(self, act: Callable[[], T]) -> T:
-        """Call `act` on every rank and return its result. If it raises on any rank, every rank raises.
+        """Call `act` on every rank and return its result. If `act` raises on any rank, every rank raises.
 
-        A rank that raises alone would leave the others waiting in the next collective operation. `act` must not contain
-        such operations itself.
+        A rank that raises alone would leave the others waiting in the next collective operation. `act` itself must not
+        call collective operations.
         """
         if self.size == 1:
             return act()
@@ -75,7 +75,7 @@ class Transport(ABC):
             raise problem
         for rank, message in enumerate(messages):
             if message is not None:
-                raise Refused(f"Process {rank} raised an error: {message}", hint=f"fix the error in process {rank}")
+                raise Refused(f"Rank {rank} raised an error: {message}", hint=f"fix the error on rank {rank}")
         found: T = result
         return found
 

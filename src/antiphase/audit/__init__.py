@@ -1,9 +1,9 @@
 """Audits: attack the values that a program releases, and compare the measured leak with the claimed guarantee.
 
-An audit is a measurement and proves nothing about privacy. Its results are a `MeasuredLowerBound` and a
-`StatisticalTest`, which cannot be confused with the proved `Bound`. `import antiphase` does not load this module; use
-`import antiphase.audit`. Drivers for the integrations are in `antiphase.audit.torch`, `antiphase.audit.jax` and
-`antiphase.audit.flower`.
+An audit is a measurement and proves nothing about privacy. Its results have the types `MeasuredLowerBound` and
+`StatisticalTest`, so they cannot be confused with a proved `Bound`. `import antiphase` does not load this module; use
+`import antiphase.audit`. The modules `antiphase.audit.torch`, `antiphase.audit.jax` and `antiphase.audit.flower` train
+with canaries (artificial examples) through the integrations, and record what is released.
 """
 
 from antiphase._measured import Audit, MeasuredLowerBound, StatisticalTest

@@ -1,11 +1,13 @@
-"""Black-box audits, which use only final models, not the released sums of individual steps.
+"""Black-box audits, which attack only the final model of a program.
 
-A canary is an artificial example that contributes a known vector, its direction. An adversary who sees only the final
-model sees how far the model moved along the direction of each canary. For a linear optimizer, this distance is the last
-row of the workload A (the matrix that maps released sums to models) applied to the released sums, so each step has a
-fixed weight. A white-box audit sees the released sum of every step. It weights the steps by the likelihood ratio, and
-also tests noise, contributions and participation. A black-box audit therefore finds much less. Its bounds hold for any
-optimizer and any scores.
+A canary is an artificial example whose contribution is a known vector, called its direction. An adversary who has only
+the final model can measure how far it moved along the direction of each canary. If the optimizer is linear, the final
+model is a weighted sum of the released sums of all steps. The weights are the last row of the workload A, the matrix
+that maps released sums to models.
+
+An adversary in a white-box audit has the released sum of every step and can choose better weights, from the likelihood
+ratio. A white-box audit also tests noise, contributions and participation. Therefore, a black-box audit finds much
+less. Its lower bounds on epsilon are valid for any optimizer and any scores.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from antiphase.audit._patterns import random_patterns
 from antiphase.audit._release import Flags, Release
 from antiphase.audit._scores import final_model_scores
 
-COUNTING_SHARE = 0.8  # share of the failure probability for the counting bound; the one-run bounds share the rest
+# Fraction of the failure probability that the counting bound may use. The two one-run bounds use the rest.
+COUNTING_SHARE = 0.8
 REMARK = "Only final models were attacked: noise, contributions and participation were not tested."
 
 
@@ -40,7 +43,7 @@ class FinalModels:
     Args:
         scores: score of each canary, shape (canaries,). A high score means that the canary looks present. The score can
             be how far the model moved along the canary's direction, or any other score, such as a negative loss.
-        present: for each canary, whether its coin flip included it in the data.
+        present: for each canary, True if its coin flip put it into the data.
         source: description of how the models were made.
         seconds: how long it took to make the models.
     """
@@ -102,12 +105,12 @@ def evaluate_final_models(
     Args:
         claimed: plan or mechanism that the program claims to run.
         found: scores from the final models.
-        workload: optimizer of the program, used to plan thresholds; by default the plan's workload, or plain SGD for a
-            mechanism.
+        workload: optimizer of the program. Thresholds are chosen with scores that are simulated for this optimizer. By
+            default, it is the plan's workload, or plain SGD if `claimed` is a mechanism.
         delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: whether each canary comes from its own run. If so, the bounds need no assumption about the
-            program.
+        separate_runs: set it to True if each canary comes from its own run. The bounds then need no assumption about
+            the program.
         subject: description of what was audited, shown on the page of the audit.
 
     >>> import antiphase as ap
@@ -148,7 +151,9 @@ def evaluate_final_models(
 
 
 def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, seed: int) -> tuple[Array, Array]:
-    """Simulate scores of final models under the claim, for present and absent canaries, to plan thresholds.
+    """Return simulated scores of present and of absent canaries, from final models of the claimed mechanism.
+
+    Thresholds are chosen with these scores, so they do not depend on the scores that are counted.
 
     Args:
         mechanism: mechanism that the program claims to run.

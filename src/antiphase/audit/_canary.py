@@ -1,4 +1,8 @@
-"""Chooses the steps and signs with which a canary (artificial example) leaks most, among those that are allowed."""
+"""Chooses how a canary (artificial example) takes part, so that it leaks as much as the participation allows.
+
+A pattern u describes in which steps a canary takes part. Entry t is the sign of its contribution in step t, or 0 if it
+does not take part in step t.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,16 @@ SWEEPS = 6
 
 
 def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
-    """Return a pattern u with large |C u|: the sign of a canary's contribution in each step, or 0 in all other steps.
+    """Return a pattern u with large |C u|, as defined in the module's docstring.
 
-    The result is the worst case for `SingleParticipation`. It is the worst case for `EveryStep` and `FixedEpochs` if no
-    entry of C^T C is negative. It is the worst case for `MinSeparation` if the columns of C are orthogonal and the
-    number of participations is not limited. In all other cases, other patterns may leak more. A canary that is not the
-    worst case makes an audit weaker, never wrong.
+    No pattern leaks more in these cases:
+
+    - `SingleParticipation`,
+    - `EveryStep` and `FixedEpochs`, if no entry of C^T C is negative,
+    - `MinSeparation`, if the columns of C are orthogonal and the number of participations is not limited.
+
+    In all other cases, other patterns may leak more. A canary that leaks less than possible makes an audit weaker,
+    never wrong.
 
     Args:
         strategy: strategy matrix, C.
@@ -41,7 +49,7 @@ def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
 
 
 def best_signs(gram: Array, used: Array) -> Array:
-    """Return `used` with signs that locally maximise u^T X u, where X is `gram`; all +1 if X has no negative entry."""
+    """Return `used` with signs that locally maximise u^T X u for X = `gram`. They are all +1 if X >= 0 entrywise."""
     u = np.abs(used)
     if (gram >= 0.0).all():
         return u
@@ -65,7 +73,8 @@ def canary_signs(strategy: Strategy, participation: Participation) -> Array:
     if isinstance(participation, Deterministic):
         signs = worst_pattern(strategy, participation)
         return np.where(signs == 0.0, 1.0, signs)
-    return np.ones(strategy.steps)  # the columns of a pattern have no rows in common, so signs do not matter
+    # Columns of C in one pattern are nonzero in different rows, so signs do not matter.
+    return np.ones(strategy.steps)
 
 
 def _size(gram: Array, u: Array) -> float:
@@ -94,7 +103,7 @@ def _candidates(gram: Array, participation: Deterministic, n: int) -> list[Array
 
 
 def _heaviest(weights: Array, separation: int, most: int) -> Array:
-    """Return a pattern, with at most `most` steps at least `separation` apart, whose weights have a large sum.
+    """Return a pattern whose steps have a large sum of weights, with at most `most` steps, `separation` or more apart.
 
     If `most` is no restriction, dynamic programming finds the largest sum. Otherwise, steps are chosen greedily.
     """
@@ -120,7 +129,7 @@ def _heaviest(weights: Array, separation: int, most: int) -> Array:
 
 
 def _ascent(gram: Array, participation: ShuffledEpochs, n: int) -> Array:
-    """Return a pattern with one step per epoch. Improves one epoch after another until nothing changes."""
+    """Return a pattern with one step per epoch. Improves the step of one epoch after another until nothing changes."""
     b = participation.steps_per_epoch
     epochs = [range(start, min(start + b, n)) for start in range(0, n, b)]
     chosen = [max(steps, key=lambda t: gram[t, t]) for steps in epochs]

@@ -63,7 +63,7 @@ def _step_deviations(mechanism: Mechanism) -> Array:
 
 
 def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> float:
-    """Return the p-value of the step whose chosen canaries have the largest mean, in standard deviations."""
+    """Return the p-value of the step whose chosen canaries have the largest mean, corrected for the number of steps."""
     from scipy.special import ndtr
 
     counts = chosen.sum(axis=1)

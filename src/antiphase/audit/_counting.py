@@ -1,35 +1,40 @@
 """Lower bounds on epsilon from counts of scores above a threshold, without assumptions about the program.
 
-If a program is (epsilon, delta)-differentially private, then P(S) <= e^epsilon Q(S) + delta for every set S of scores,
-where P and Q are the distributions with and without the canary. The same holds with P and Q exchanged. So
+A score is a number that is high if a canary (artificial example) looks present in the data. Let P and Q be the
+distributions of a score with and without the canary. If a program is (epsilon, delta)-differentially private, every
+set S of scores satisfies the hypothesis
 
     H(epsilon):  p <= e^epsilon q + delta     for   p = P(S),  q = Q(S).
 
-A score is a number that is high if a canary looks present. The bound is the largest epsilon for which H is rejected at
-level alpha = 1 - confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the
-scores of k_1 of them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low
-scores, present and absent are exchanged.) For a given q, H gives two independent p-values, p_1 = Pr(Bin(n_1, e^epsilon
-q + delta) >= k_1) and p_0 = Pr(Bin(n_0, q) <= k_0). They are combined as c = p_1^a p_0 for a weight a in (0, 1]. The
-probability of a c this small is c (1 - log c) for a = 1 (Fisher). For a < 1, it is (c - a c^(1/a)) / (1 - a) (Good
-1955). H is rejected if this probability is at most alpha for every q. p_1 increases with q, and p_0 decreases. On an
-interval of q, c is therefore at most p_1^a at the upper end times p_0 at the lower end, so finitely many intervals
-cover every q. The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is
-looser, because it allows both counts to be unlucky at the same time.
+The same holds with P and Q exchanged. The bound is the largest epsilon for which H is rejected at level alpha = 1 -
+confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the scores of k_1 of
+them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low scores, present
+and absent are exchanged.) For a given q, H gives two independent p-values,
+
+    p_1 = Pr(Bin(n_1, e^epsilon q + delta) >= k_1)    and    p_0 = Pr(Bin(n_0, q) <= k_0).
+
+They are combined as c = p_1^a p_0 for a weight a in (0, 1]. If H is true, c or a smaller value has a probability of at
+most c (1 - log c) for a = 1 (Fisher), and (c - a c^(1/a)) / (1 - a) for a < 1 (Good 1955). H is rejected if this
+probability is at most alpha for every q. Since p_1 increases with q and p_0 decreases, c is bounded on an interval of
+q: it is at most p_1^a at the upper end times p_0 at the lower end. So finitely many intervals cover every q.
+
+The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is looser, because
+it allows both counts to be unlucky at the same time.
 
 Two tests are made, which share alpha. By Bonferroni's inequality, the larger of their bounds is valid at the stated
 confidence.
 
-1. **Planned** (nine tenths of alpha): S, its direction, and the weight a are chosen with simulated scores of the
-   claimed pair of distributions. They do not depend on the data, so all scores are counted. If the program does what it
-   claims, this threshold is nearly the best possible one.
-2. **Held out** (one tenth of alpha): S is chosen with a quarter of the scores, and the others are counted. This test
-   detects programs that leak in a way that the claim does not suggest.
+1. **Planned** (nine tenths of alpha): the set S and the weight a are chosen with simulated scores of the claimed pair
+   of distributions. They do not depend on the data, so all scores are counted. If the program does what it claims, the
+   threshold of S is nearly the best possible one.
+2. **Held out** (one tenth of alpha): S and a are chosen with a quarter of the scores, and the others are counted. This
+   test detects programs that leak in a way that the claim does not suggest.
 
-If the canaries of one run have different patterns, the scores are independent but not identically distributed. The
+If the canaries of one run take part in different steps, the scores are independent but not identically distributed. The
 bounds are then still valid for the mean of the probabilities. By Hoeffding (1956), Thm 4, a sum of independent
-indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
-by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for such scores. H also
-holds for the means of P(S) and Q(S) over the canaries.
+indicators has tails no heavier than the binomial distribution with the same mean. The theorem holds for counts that
+differ from the mean by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for
+such scores. H also holds for the means of P(S) and Q(S) over the canaries.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).
@@ -47,11 +52,11 @@ from antiphase._check import Array, invalid
 from antiphase._measured import Assumption, MeasuredLowerBound
 
 PLANNED_SHARE = 0.9
-CHOOSING_SHARE = 0.25  # share of the scores that choose a threshold; the others are counted
+CHOOSING_SHARE = 0.25  # fraction of the scores that choose the threshold of the held-out test
 WEIGHTS = (0.04, 0.1, 0.25, 0.5, 1.0)  # weights a that are tried
-THRESHOLDS = 24  # number of thresholds that planning tries in each direction
-LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q
-HALVINGS, PLAN_HALVINGS = 40, 12
+THRESHOLDS = 24  # number of thresholds to try, for high and for low scores each
+LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q, for bounds and for planning
+HALVINGS, PLAN_HALVINGS = 40, 12  # numbers of bisections of epsilon, for bounds and for planning
 LARGEST_EPSILON = 60.0
 LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically distributed
 
@@ -60,13 +65,12 @@ LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically dis
 class Threshold:
     """A test that counts the scores in a set S, as in the module's docstring.
 
-    S holds the scores that are at least `at` or, if `below` is true, at most `at`.
-
-    If `below` is true, present and absent canaries exchange roles, because absent canaries have low scores.
+    S holds the scores that are at least `at` or, if `below` is true, at most `at`. If `below` is true, present and
+    absent canaries exchange roles, because absent canaries have low scores.
 
     Args:
         at: the threshold.
-        below: whether low scores are in S.
+        below: if true, S holds low scores.
         weight: the weight a, the exponent of p_1 in the combination of the two p-values.
     """
 
@@ -100,10 +104,10 @@ def upper_limit(hits: Array | int, trials: int, failure: float) -> Array:
 def counted_epsilon(
     counts: tuple[Array | int, int, Array | int, int], delta: float, alpha: float, split: float
 ) -> Array:
-    """Return the usual bound log((p - delta) / q), for comparison: p and q are two separate confidence limits.
+    """Return the usual bound log((p - delta) / q), for comparison. Here p and q are two separate confidence limits.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
+        counts: k_1, n_1, k_0 and n_0, as defined in the module's docstring.
         delta: delta of the bound.
         alpha: failure probability.
         split: share of alpha for the lower limit.
@@ -127,14 +131,15 @@ def combined_epsilon(
     """Return the largest epsilon that the counts of one test reject at level alpha, or 0 if they reject none.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
+        counts: k_1, n_1, k_0 and n_0, as defined in the module's docstring.
         delta: delta of the bound.
         alpha: failure probability.
         weight: the weight a, the exponent of p_1 in the combination of the two p-values.
         levels: number of intervals of q. With fewer intervals, the bound is faster to compute and looser, but still
             valid.
-        halvings: number of bisections.
-        identical: whether all scores of a kind have the same distribution. If not, p-values above 1/4 count as 1.
+        halvings: number of bisections of epsilon.
+        identical: set it to False if the scores of present (or of absent) canaries have different distributions. Then
+            p-values above 1/4 count as 1.
 
     >>> round(combined_epsilon((500, 1000, 100, 1000), 0.0, 0.05, 1.0), 3)
     1.402
@@ -248,8 +253,8 @@ def counting_bound(
         confidence: probability with which the bound holds, at least 0.5.
         reference: simulated scores of present and of absent canaries under the claim, to plan a threshold. If None, a
             quarter of the scores choose the threshold.
-        assumes: "none" for scores of separate runs of one canary; "independent canaries" for canaries of one run, which
-            may have different patterns.
+        assumes: "none" for scores of separate runs of one canary. "independent canaries" for canaries of one run, which
+            may take part in different steps.
         seed: seed that chooses the random quarter.
 
     >>> rng = np.random.default_rng(0)
@@ -284,7 +289,7 @@ def check_confidence(owner: str, confidence: float) -> float:
 
 
 def _candidates(miss: Array, trials: int) -> Array:
-    """Return thresholds to try: few absent canaries exceed most of them, and no absent canary exceeds the largest."""
+    """Return thresholds to try. Few absent canaries exceed most of them, and no absent canary exceeds the largest."""
     shares = np.geomspace(0.05, trials, THRESHOLDS) / trials
     return np.unique(np.append(np.quantile(miss, 1.0 - np.minimum(shares, 1.0)), np.nextafter(miss[-1], np.inf)))
 

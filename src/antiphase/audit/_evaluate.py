@@ -21,9 +21,9 @@ from antiphase.audit._participation_test import participation_test
 from antiphase.audit._release import Release
 from antiphase.audit._scores import Scores, reference_scores, scores
 
-LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # numbers of simulated scores
-SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # shares of the failure probability of the bounds
-TEST_LEVEL = 0.2  # level of all tests together, as a share of 1 - confidence
+LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # limits on the number of simulated scores
+SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # fractions of 1 - confidence that each bound may use
+TEST_LEVEL = 0.2  # level of all tests together, as a fraction of 1 - confidence
 CURVE_POINTS = 200
 FEWEST = 10
 MOST_ONE_RUN = 20_000  # with more canaries, the bounds from one run would take minutes
@@ -49,8 +49,8 @@ def evaluate(
         release: the sums that the program released.
         delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: whether each canary comes from its own run. If so, the counting bound needs no assumption about
-            the program.
+        separate_runs: set it to True if each canary comes from its own run. The counting bound then needs no assumption
+            about the program.
         subject: description of what was audited, shown on the page of the audit.
     """
     start = time.perf_counter()
@@ -74,7 +74,9 @@ def evaluate(
     if release.quiet.shape[1] >= 2:
         tests.insert(0, noise_test(mechanism, release.quiet, level))
     else:
-        remarks.append("The noise was not tested: there are no directions without contributions.")
+        remarks.append(
+            "The noise was not tested, because there are fewer than two directions in which nobody contributes."
+        )
     return Audit(
         subject or release.source,
         claim,

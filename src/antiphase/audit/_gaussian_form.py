@@ -61,9 +61,9 @@ def signal_ratio(values: Array, signals: Array, present: Flags, confidence: floa
 
     Args:
         values: projection of the release on each canary's contributions.
-        signals: claimed mean of each value if its canary is present. Canaries with signal 0, which never took part, are
+        signals: claimed mean of each value if its canary is present. Canaries with signal 0 never took part and are
             left out.
-        present: which canaries are present.
+        present: for each canary, True if it is present.
         confidence: confidence of each limit.
     """
     _check_canaries(present)
@@ -99,11 +99,11 @@ def gaussian_bound(
 ) -> tuple[MeasuredLowerBound, Ratio]:
     """Return a lower bound on epsilon that assumes Gaussian noise, and the signal-to-noise ratio behind it.
 
-    **Guarantee**: if the noise along different canaries is independent and Gaussian, and batches are drawn as claimed,
-    then the bound exceeds the epsilon of the program with probability at most 1 - confidence. For deterministic
-    participations, the bound is the epsilon of mu-Gaussian differential privacy, where mu is ratio.lower times the mu
-    of the claim. For `BallsInBins` and `PoissonMinSeparation`, epsilon at the measured noise is estimated from below
-    with samples, with a margin of four standard errors.
+    **Guarantee**: assume that the noise along different canaries is independent and Gaussian, and that batches are
+    drawn as claimed. Then the bound exceeds the epsilon of the program with probability at most 1 - confidence. For
+    deterministic participations, the bound is the epsilon of mu-Gaussian differential privacy, where mu is ratio.lower
+    times the mu of the claim. For `BallsInBins` and `PoissonMinSeparation`, epsilon at the measured noise is estimated
+    from below by sampling, with a margin of four standard errors.
 
     Args:
         mechanism: mechanism that the program claims to run.

@@ -16,8 +16,9 @@ standard normals, and each part of the test has a known distribution:
 
 The covariance part needs at least eight directions for each step. With fewer directions, its p-value is 1.
 
-Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction); the lags are
-normal by the central limit theorem, and the other distributions are exact.
+The distributions for lags, covariance and shape are limits for many values. All others are exact.
+
+Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction).
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def scale_power(values: int, scale: float, level: float = 0.01) -> float:
     Only the part "scale" of the test is counted. Its distribution is exact.
 
     Args:
-        values: number of values tested: steps times directions.
+        values: number of values tested, which is steps x directions.
         scale: actual standard deviation divided by the claimed one.
         level: level of the test.
 

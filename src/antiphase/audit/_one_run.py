@@ -5,15 +5,16 @@ from the released values, and abstains on the others. Let m be the number of can
 the number of correct guesses. Two theorems bound the probability of this many correct guesses:
 
 - `steinke_epsilon` assumes that the program is (epsilon, delta)-differentially private for each canary. Then the
-  probability of c or more correct guesses is at most the probability of c or more heads in r independent tosses with
-  probability e^epsilon / (1 + e^epsilon) of heads, plus a term for delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
+  probability of c or more correct guesses is at most Pr(Bin(r, e^epsilon / (1 + e^epsilon)) >= c) plus a term for
+  delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
 - `tradeoff_epsilon` assumes that the program has the trade-off function f of a Gaussian mechanism for each canary. Let
   p_i be the probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
   H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i). The p_i add up to at most 1. Mahloujifar, Melis and
   Chaudhuri 2024, Thm 3.2.
 
 The attack guesses that the canaries with the highest scores are present. The number of guesses is planned with
-simulated scores of the claim. It does not depend on the data, so no correction for trying several thresholds is needed.
+simulated scores of the claimed mechanism. It does not depend on the data, so no correction for trying several numbers
+is needed.
 The coins must be fair and independent, so the number of present canaries is random.
 """
 
@@ -45,7 +46,7 @@ def steinke_epsilon(canaries: int, guesses: int, correct: int, delta: float, alp
 
 
 def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the probability of at least `correct` correct guesses under (epsilon, delta)."""
+    """Return a bound on the probability of `correct` or more correct guesses under (epsilon, delta)-DP."""
     from scipy.stats import binom
 
     bias = 1.0 / (1.0 + math.exp(-epsilon))
@@ -131,7 +132,7 @@ def one_run_bounds(
 
 
 def planned_guesses(reference: tuple[Array, Array], canaries: int, bound: Callable[[int, int], float]) -> int:
-    """Return the number of guesses with the largest bound, if scores are distributed as in `reference`."""
+    """Return the number of guesses for which `bound` is typically largest for scores like `reference`."""
     both = np.concatenate(reference)
     is_present = np.concatenate([np.ones(len(reference[0])), np.zeros(len(reference[1]))])
     hits = np.cumsum(is_present[np.argsort(-both, kind="stable")])

@@ -1,4 +1,7 @@
-"""Tests whether batches are drawn as the guarantee assumes, from the steps in which canaries took part."""
+"""Tests whether batches are drawn as the guarantee assumes.
+
+The test uses the steps in which canaries (artificial examples) took part.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 
 
     | part | detects |
     |---|---|
-    | promise | a pattern that is not allowed, such as two steps that are too close; never a false alarm |
+    | promise | steps that the participation does not allow together, such as two that are too close; no false alarms |
     | rate | examples that are drawn too often or too rarely |
     | batch sizes | sizes that vary too little (shuffled examples) or too much (examples that are drawn together) |
     | counts | numbers of participations per canary that vary too little or too much |
-    | bins | bins that are not uniform, or that are filled too evenly |
+    | bins | canaries that are spread over the bins (`BallsInBins`) too unevenly or too evenly |
 
     Args:
         mechanism: claimed mechanism.
-        taking_part: whether the program used a canary in a step, shape (steps, canaries). Absent canaries also count.
+        taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
+            absent canaries. They are used like present ones, but contribute zero or, under replace adjacency, the
+            negative vector.
         level: largest probability of a false alarm.
     """
     given, flags = mechanism.participation, np.asarray(taking_part, np.bool_)
@@ -69,13 +74,13 @@ def is_allowed(given: Participation, steps: list[int], n: int) -> bool:  # noqa:
         return whole if given.max_batch is None else all(gap % given.steps_per_epoch == 0 for gap in gaps)
     if isinstance(given, PoissonMinSeparation):
         return all(gap >= given.separation for gap in gaps)
-    return True  # EveryStep and Poisson allow every pattern
+    return True  # EveryStep and Poisson allow any steps
 
 
 def _drawn(flags: Flags, rate: float, groups: int) -> list[tuple[str, float]]:
     """Return the parts of the test for independent draws, as (name, p-value).
 
-    With groups, only the rate after a canary's first step is tested.
+    With several groups, only the part "rate" is returned, for the steps after a canary's first step.
     """
     if groups == 1:
         trials = flags

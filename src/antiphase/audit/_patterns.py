@@ -1,4 +1,7 @@
-"""Random patterns of canaries, drawn from the definition of each participation, independently of the samplers."""
+"""Random patterns of canaries. A pattern says in which steps a canary (artificial example) takes part.
+
+They are drawn from the definition of each participation, not with the samplers that the library trains with.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def random_patterns(mechanism: Mechanism, count: int, rng: np.random.Generator) 
 
 def _separated(given: PoissonMinSeparation, n: int, count: int, rng: np.random.Generator) -> Array:
     b, q = given.separation, given.rate
-    if given.warm_start:  # the stationary distribution: eligible, or joined one of the last separation - 1 steps
+    if given.warm_start:  # stationary distribution: eligible, or took part in one of the last separation - 1 steps
         weights = np.array([1.0, *[q] * (b - 1)])
         eligible = rng.choice(b, size=count, p=weights / weights.sum())
     else:

@@ -26,9 +26,9 @@ class Release:
 
     Args:
         projections: released sums along the canaries' directions, shape (steps, canaries).
-        present: for each canary, whether its coin flip included it in the data.
-        taking_part: whether the program used a canary in a step, shape (steps, canaries). Absent canaries also have
-            entries: their contribution is zero or the negative unit vector.
+        present: for each canary, True if its coin flip put it into the data.
+        taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
+            absent canaries, whose contribution is zero or the negative unit vector.
         quiet: released sums along directions in which nobody contributes, shape (steps, directions). They contain only
             noise.
         signs: sign of the canaries' contribution in each step, shape (steps,). None for +1 everywhere.
@@ -67,7 +67,7 @@ class Release:
         object.__setattr__(self, "taking_part", part)
 
     def save(self, path: str | Path) -> None:
-        """Write the release to a file, for `antiphase audit --released`. Only the coins in it are secret."""
+        """Write the release to a file for `antiphase audit --released`. Only the coins, `present`, are secret."""
         signs = np.ones(self.steps) if self.signs is None else self.signs
         with Path(path).open("wb") as file:
             np.savez_compressed(

@@ -8,14 +8,16 @@ in w consists of independent standard normals. A canary with contributions u add
 | deterministic | <a, w> - a^2 / 2, for the canary's own pattern |
 | Poisson, cyclic Poisson | sum over the steps t of its group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
 | balls in bins | log of the mean over the bins i of exp(<a_i, w> - a_i^2 / 2) |
-| Poisson with a minimum separation | log of the mean over all patterns, by the recursion of the accountant |
+| Poisson with a minimum separation | log of the mean over all patterns p of exp(<a_p, w> - a_p^2 / 2) |
 | fixed size, replace | sum over the steps t of its group of log(M(a_t) / M(-a_t)) |
 
-Here q is the sampling rate, and a_t is the contribution to w of step t alone. A bin is a set of steps, and a_i is the
-contribution of the steps in bin i. In the last row, M(a) = 1 - q + q exp(<a, w> - a^2 / 2).
+Here q is the sampling rate, and a_t is the contribution to w of step t alone. The group of a canary is the set of steps
+in which it can be sampled. A bin is a set of steps, and a_i is the contribution of the steps in bin i. A pattern p is a
+possible set of all steps in which a canary takes part, and a_p is the contribution of these steps. The mean over
+patterns weights each pattern by its probability. In the last row, M(a) = 1 - q + q exp(<a, w> - a^2 / 2).
 
-By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the pair. Bounds are also valid for any
-other score that does not use the canary's coin.
+By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the two distributions. Bounds are also
+valid for any other score that does not use the canary's coin.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from antiphase.audit._canary import canary_signs, norms, whiten
 from antiphase.audit._patterns import random_patterns
 from antiphase.audit._release import Flags, Release
 
-LARGEST_PIECE = 4_000_000  # maximum number of values that are simulated at once
+LARGEST_CHUNK = 4_000_000  # maximum number of values that are simulated at once
 REFERENCE_VALUES = 30_000_000
 
 
@@ -54,7 +56,7 @@ class Scores:
         values: projection of the release on each canary's contributions, in standard deviations of the noise.
         signals: difference between the means of `values` if the canary is present and if it is absent. This is the size
             of its contributions, or twice the size under replace adjacency.
-        present: for each canary, whether its coin flip included it in the data.
+        present: for each canary, True if its coin flip put it into the data.
     """
 
     ratios: Array
@@ -124,7 +126,7 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
 
 
 def final_model_scores(release: Release, workload: Workload) -> Array:
-    """Return black-box scores: how far the final model moved along each canary's direction.
+    """Return the black-box score of each canary, which is how far the final model moved along its direction.
 
     The final model is the last row of the workload A applied to the released sums. An adversary without access to
     individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
@@ -165,11 +167,11 @@ def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int
         return mu**2 / 2.0 + mu * z[0], -(mu**2) / 2.0 + mu * z[1]
     n = mechanism.strategy.steps
     count = min(count, max(20_000, REFERENCE_VALUES // n))
-    piece = max(1, LARGEST_PIECE // n)
+    chunk = max(1, LARGEST_CHUNK // n)
     signs = canary_signs(mechanism.strategy, mechanism.participation)
     found: tuple[list[Array], list[Array]] = ([], [])
-    for start in range(0, count, piece):
-        size = min(piece, count - start)
+    for start in range(0, count, chunk):
+        size = min(chunk, count - start)
         used = random_patterns(mechanism, size, rng) * signs[:, None]
         a = _whitened_signals(mechanism, used)
         for present, into in zip((1.0, -1.0 if mechanism.adjacency == "replace" else 0.0), found, strict=True):
@@ -236,8 +238,8 @@ def _bins_ratios(mechanism: Mechanism, given: BallsInBins, w: Array) -> Array:
     n, b = mechanism.strategy.steps, given.steps_per_epoch
     indicator = np.zeros((n, b))
     indicator[np.arange(n), np.arange(n) % b] = canary_signs(mechanism.strategy, given)
-    modes = whiten(mechanism.strategy, indicator) / mechanism.noise_std
-    logs = modes.T @ w - (norms(modes) ** 2 / 2.0)[:, None]
+    bins = whiten(mechanism.strategy, indicator) / mechanism.noise_std  # column i is a_i
+    logs = bins.T @ w - (norms(bins) ** 2 / 2.0)[:, None]
     return np.asarray(logsumexp(logs, axis=0)) - math.log(b)
 
 

@@ -1,4 +1,4 @@
-"""Runs canaries through the library's own noise and batches, in simulated runs and in runs with a ledger."""
+"""Runs canaries (artificial examples) through the library's own noise and batches, with or without a run directory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from antiphase.audit._canary import canary_signs, worst_pattern
 from antiphase.audit._release import Flags, Release, joined
 
 Indices = NDArray[np.int64]
-LARGEST_PIECE = 20_000_000  # maximum number of noise values of a simulated run to hold in memory
+LARGEST_CHUNK = 20_000_000  # maximum number of noise values of a simulated run to hold in memory
 QUIET = 256
 
 
 def fair_coins(count: int, rng: np.random.Generator, *, balanced: bool = False) -> Flags:
-    """Flip an independent fair coin for each canary. If `balanced`, half of the coins are heads instead."""
+    """Flip an independent fair coin for each canary. If `balanced`, exactly half of the coins are heads instead."""
     if balanced:
         return rng.permutation(np.arange(count) % 2 == 0)
     return rng.random(count) < 0.5
@@ -71,13 +71,13 @@ def simulate(
     secret = Secret.generate() if secret is None else secret
     start = time.perf_counter()
     n = mechanism.strategy.steps
-    most = max(1, min(LARGEST_PIECE // n, mechanism.examples or canaries))
-    pieces = [min(most, canaries - done) for done in range(0, canaries, most)]
-    quiet_share = max(1, quiet // (len(pieces) * runs))
+    most = max(1, min(LARGEST_CHUNK // n, mechanism.examples or canaries))
+    chunks = [min(most, canaries - done) for done in range(0, canaries, most)]
+    quiet_share = max(1, quiet // (len(chunks) * runs))
     found = [
         _simulated(mechanism, size, quiet_share, secret, f"audit-{run}-{i}")
         for run in range(runs)
-        for i, size in enumerate(pieces)
+        for i, size in enumerate(chunks)
     ]
     whole = joined(found)
     return Release(
@@ -100,7 +100,7 @@ def _simulated(mechanism: Mechanism, canaries: int, quiet: int, secret: Secret, 
         part, signs = drawn_patterns(mechanism, canaries, secret.child(run_id)), canary_signs(strategy, given)
     present = fair_coins(canaries, rng)
     lattice, entries = mechanism.lattice, canaries + quiet
-    if lattice is not None and lattice.entries < entries:  # only the accounting depends on the number of entries
+    if lattice is not None and lattice.entries < entries:  # allow all entries; the noise does not depend on this limit
         mechanism = replace(mechanism, lattice=replace(lattice, entries=entries))
     dtype = "float32" if lattice is None else None
     noise = _noise(NoiseStream(mechanism, {"canaries": Leaf((entries,))}, secret, run_id, dtype=dtype), mechanism)
@@ -126,14 +126,14 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
     """Simulate a run with the plan, leaves, dtype and number of examples of a stored run, and with canaries.
 
     Noise and batches come from the same code as in the run, but from a different key, which is derived from the run's
-    secret. So everything computed from the result can be published. Numbers computed from the run's own noise cannot be
-    published: anyone who knows them and the released sums can test which of two data sets fits both.
+    secret. So everything computed from the result can be published. Numbers computed from the run's own noise must not
+    be published. Anyone who knows such numbers and the released sums could test which of two data sets fits them.
 
     Returns None if an integration generated the noise of the run on a device.
 
     Args:
         record: the run.
-        entries: largest number of entries of the leaves to simulate. Half of them belong to canaries, and the others
+        entries: largest number of parameter entries to simulate. Half of them belong to canaries, and the others
             contain only noise.
     """
     start = time.perf_counter()
@@ -179,7 +179,7 @@ def _noise(stream: NoiseStream, mechanism: Mechanism) -> Array:
 
 
 def _first_entries(leaves: dict[str, Leaf], most: int) -> dict[str, Leaf]:
-    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in a full run."""
+    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in whole leaves."""
     share, found = max(1, most // max(len(leaves), 1)), {}
     for name, leaf in leaves.items():
         shape = leaf.global_shape
@@ -225,7 +225,7 @@ def drive_numpy(
         examples: number of examples, including canaries; by default, the number in the plan's problem, or the canaries
             alone.
         secret: secret of the run; None for a fresh one.
-        step: the part of the loop that is audited, a function (run, step, sum of clipped gradients) -> noisy sum.
+        step: the audited part of the loop, a function (run, step, sum of clipped gradients) -> noisy sum.
         gradients: function (rows of gradients) -> sum of the clipped gradients. By default, each row is clipped.
     """
     start = time.perf_counter()

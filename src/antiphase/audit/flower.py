@@ -1,4 +1,4 @@
-"""Audits of `antiphase.flower`: canary clients in an in-memory federation, with the real server and client code.
+"""Audits of `antiphase.flower`, with canary clients in an in-memory federation and the real server and client code.
 
 release = antiphase.audit.flower.drive(plan, directory, canaries=64, goal=8)
 found = antiphase.audit.evaluate(plan, release)
@@ -78,7 +78,7 @@ class MemoryGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return all nodes."""
+        """Return the ids of all nodes."""
         return list(self.clients)
 
     def get_nodes(self) -> Any:

@@ -55,9 +55,9 @@ def drive(
     mesh: jax.sharding.Mesh | None = None,
     microbatch: int | None = None,
 ) -> Release:
-    """Train with the clipping, batches and noise of antiphase.jax, with canaries among the data.
+    """Train with the clipping, batches and noise of antiphase.jax, and return what was released.
 
-    Returns what was released.
+    Some of the examples are canaries.
 
     Args:
         plan: plan to train with.
@@ -109,7 +109,7 @@ def drive(
         for batch in apj.batches(run, (repeated, sizes, weights, direction), multiple=MULTIPLE):
             example, size, weight, along = batch.data
             vectors = np.zeros((len(size), width), np.float32)
-            vectors[np.arange(len(size)), along] = size  # also for padding, which the mask must drop
+            vectors[np.arange(len(size)), along] = size  # also in rows of padding, which the mask must remove
             part[batch.step, batch.indices] = True
             noisy, whole, state = step(whole, state, example, vectors, weight, batch.mask)
             apj.commit(run, state, whole, batch.indices)

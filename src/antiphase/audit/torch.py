@@ -54,7 +54,7 @@ class CanaryModel(nn.Module):
 
 
 class CanaryLoss(nn.Module):
-    """The loss of the audited model times a weight, plus the output of the canary layer, for each example.
+    """For each example, the loss of the audited model times a weight, plus the output of the canary layer.
 
     Args:
         loss: loss of the audited model, with an attribute `reduction`.
@@ -312,12 +312,12 @@ def drive_real_example(
 def real_example_test(
     mechanism: Mechanism, released: Array, taking_part: Array, level: float = 0.01
 ) -> StatisticalTest:
-    """Test whether released sums can be noise plus one contribution of at most the clipping norm, from their norms.
+    """Test, from their norms, whether released sums can be noise plus one contribution of at most the clipping norm.
 
     Args:
         mechanism: claimed mechanism.
         released: released sums over all parameters, in units of the clipping norm, shape (steps, entries).
-        taking_part: for each step, whether the example took part; nobody else contributes.
+        taking_part: for each step, True if the example took part. Nobody else contributes.
         level: largest probability of a false alarm.
     """
     from scipy.stats import chi2, ncx2
@@ -376,7 +376,7 @@ def _train(
     private.original_optimizer.register_step_pre_hook(record)
     part = np.zeros((plan.steps, len(dataset)), dtype=np.bool_)
     while len(rows) < plan.steps:
-        with _pieces(loader, private, physical) as batches:
+        with _physical_batches(loader, private, physical) as batches:
             for x, vector, y, weights, indices in batches:
                 part[len(rows), indices.numpy()] = True
                 private.zero_grad()
@@ -390,7 +390,7 @@ def _train(
     return rows, part
 
 
-def _pieces(loader: Any, optimizer: Any, physical: int | None) -> Any:
+def _physical_batches(loader: Any, optimizer: Any, physical: int | None) -> Any:
     if physical is None:
         return nullcontext(loader)
     from opacus.utils.batch_memory_manager import BatchMemoryManager
