@@ -103,7 +103,7 @@ def check_not_refused(history_hash: Any) -> None:
     """Raise `Refused` if a state comes from a step whose noise was refused."""
     if np.array_equal(np.asarray(history_hash), np.array(REFUSED_HASH, np.uint32)):
         raise Refused(
-            "The run refused the noise of this step, or of a step before it, so its output is NaN.",
+            "The run refused the noise of this step, or of a step before it, so the output of this step is NaN.",
             hint="the reason was logged when the step was computed; continue from the state before that step",
         )
 
