@@ -98,7 +98,7 @@ class FederatedHistory:
                 self.needs_code = True
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release
-            case {"kind": "counts", "counts": dict()} if self.settings:  # counts when a server stops between releases
+            case {"kind": "counts", "counts": dict()} if self.settings:  # written if a server stops between releases
                 self.totals.update(entry["counts"])
             case _:
                 raise Corrupted(

@@ -36,10 +36,10 @@ def manual_axes() -> frozenset[str]:
 def check_no_communication(gradients: Callable[..., Any], params: Any, arrays: list[Any]) -> None:
     """Raise `Refused` if the gradients of the examples depend on other devices, or on the device they are computed on.
 
-    The gradients depend on another device if the loss communicates. They depend on their own device if the loss asks
-    for the device's index, or uses a value that differs between devices: a value that it closes over, or an array that
-    all examples share. With check_vma=False and in `jax.pmap`, JAX does not know which values differ. Then all such
-    values that look like random keys are refused, and no others.
+    The gradients depend on other devices if the loss communicates. They depend on their own device if the loss asks for
+    the device's index. They also do so if a value that the loss closes over, or an array that all examples share,
+    differs between devices. With check_vma=False and in `jax.pmap`, JAX does not know which of these values differ.
+    Then all of them that look like random keys are refused, and no others.
 
     Call it only inside `jax.shard_map` or `jax.pmap`. Elsewhere there is nothing to check, and it would trace the
     gradients a second time.
