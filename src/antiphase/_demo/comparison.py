@@ -1,4 +1,4 @@
-"""Compares DP-SGD with the mechanism that the planner chooses, with the same data, epochs and epsilon."""
+"""Compares DP-SGD with the mechanism that the planner chooses. Data, epochs and epsilon are the same."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from antiphase._workload import Momentum
 EPSILON, DELTA = 4.0, 1e-5
 EPOCHS = 1
 MEMORY_COPIES = 4
-QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # their accounting needs no samples
+QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # accounting for these needs no Monte Carlo samples
 BATCH_SIZE = 16
 LARGER_BATCH_SIZE = 64  # the best batch size for DP-SGD among 16, 32, 64 and 128
-# Initial learning rates. For each arm, this is the best power of two in at least twelve separate runs.
+# Initial learning rates. Each is the best power of two for its arm (see `Arm`), from at least twelve separate runs.
 DP_SGD_RATE, DP_SGD_LARGER_RATE, CHOSEN_RATE, NOISELESS_RATE = 4.0, 16.0, 4.0, 8.0
 SEEDS = 20
 
@@ -61,8 +61,8 @@ class Comparison:
     """The result of the demo.
 
     Args:
-        plain: DP-SGD with the same batch size as the chosen mechanism.
-        larger: DP-SGD with its best batch size, which is larger.
+        plain: DP-SGD with the batch size of the chosen mechanism.
+        larger: DP-SGD with its best batch size, which is larger than that of the chosen mechanism.
         chosen: the mechanism that the planner chose.
         without_noise: accuracy of training without noise, which is not private.
     """
@@ -90,7 +90,7 @@ class _Trainer:
         data: training and test examples.
         directory: directory in which the runs are stored.
         seeds: number of runs per arm.
-        report: called with a description before each run.
+        report: function that is called with a description before each run.
     """
 
     data: tuple[Digits, Digits]

@@ -1,4 +1,4 @@
-"""95 % confidence intervals for means and differences of means, by Student's t-distribution."""
+"""95 % confidence intervals for means and differences of means, from Student's t-distribution."""
 
 from __future__ import annotations
 

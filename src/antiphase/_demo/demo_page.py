@@ -28,7 +28,7 @@ from antiphase._report import (
 from antiphase._secret import Secret
 from antiphase._version import __version__
 
-DRAWN = 101  # parameters from which a typical one is chosen
+DRAWN = 101  # number of parameters from which a typical one is chosen
 
 
 def as_html(found: Comparison, directory: Path) -> str:
@@ -92,7 +92,7 @@ def command() -> str:
 
 def accuracy_chart(found: Comparison) -> IntervalChart:
     """Return a chart of the test accuracy of each mechanism, with confidence intervals."""
-    arms = (found.chosen, found.plain, found.larger)  # in this order, they have the colours of the other charts
+    arms = (found.chosen, found.plain, found.larger)  # in this order, mechanisms have the same colours in all charts
     rows = [(_name(arm), arm.accuracy) for arm in arms]
     rows.append(("no noise, not private", found.without_noise))
     percent = tuple((name, 100.0 * value.value, 100.0 * value.margin) for name, value in rows)
@@ -124,7 +124,7 @@ def noise_charts(found: Comparison) -> list[Chart]:
 def _sample(arm: Arm) -> Array:
     """Return noise of the mechanism for a typical parameter, from a new secret, so that no run's noise is revealed.
 
-    Of `DRAWN` parameters, it is the one with the median noise in the model (root mean square over the steps).
+    Of `DRAWN` parameters, the typical one has the median noise in the model (root mean square over the steps).
     """
     stream = NoiseStream(arm.plan.mechanism, [(DRAWN,)], Secret.generate(), dtype="float64")
     noise = np.array([stream.next()[0] for _ in range(arm.plan.steps)])
@@ -137,7 +137,7 @@ def _per_step(arm: Arm) -> Array:
 
 
 def _scale(arm: Arm) -> float:
-    """Return how far one unit of noise moves the model in the first step."""
+    """Return how much one unit of noise changes a parameter in the first step."""
     assert arm.plan.problem.batch_size is not None
     return arm.learning_rate / arm.plan.problem.batch_size
 

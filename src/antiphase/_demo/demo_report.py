@@ -43,7 +43,7 @@ def results(found: Comparison) -> list[Row]:
             "batch size",
             "steps",
             "test accuracy (95 %)",
-            "noise in the model, rms over the steps",
+            "predicted noise in the model",
             "memory copies",
             "learning rate",
         ),
@@ -53,7 +53,7 @@ def results(found: Comparison) -> list[Row]:
 
 
 def _result(arm: Arm) -> Row:
-    """Return the table row of one arm. The noise in the model is the rms over the steps, for one parameter."""
+    """Return the table row of one arm. The predicted noise is learning rate * plan's error / batch size."""
     copies = arm.plan.mechanism.strategy.memory_copies
     noise = arm.learning_rate * arm.plan.error / _batch(arm)
     return arm.name, *_size(arm), str(arm.accuracy), f"{noise:.2f}", f"{copies}", f"{arm.learning_rate:g}"
@@ -91,10 +91,10 @@ def gains(found: Comparison) -> list[str]:
 def remarks(found: Comparison) -> list[str]:
     """Return notes on how to read the results."""
     return [
-        "DP-SGD benefits from amplification by Poisson sampling. The learning rate of "
-        "every mechanism is the best on the same grid, chosen in separate runs; the table of all mechanisms shows its "
-        "value in the first step.",
-        "With more epochs or larger batches, the difference is smaller, because amplification is stronger.",
+        "DP-SGD benefits from amplification by Poisson sampling. The learning rate of every mechanism is the best on "
+        "the same grid, chosen in separate runs. The table of all mechanisms shows the learning rate of the first "
+        "step.",
+        "With more epochs or larger batches, the gain over DP-SGD is smaller, because amplification is stronger.",
         "Epsilon is for one run. Releasing the results of all runs would have a larger epsilon.",
         *(f"{arm.name}: {remark}" for arm in found.arms for remark in arm.report.remarks),
     ]

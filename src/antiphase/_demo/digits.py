@@ -44,15 +44,15 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def zero_model(pixels: int) -> Model:
-    """Return the initial model of every run, which is all zeros. This is a valid start because the loss is convex."""
+    """Return the initial model of every run, which is all zeros. The loss is convex, so any start is valid."""
     return [np.zeros((pixels, CLASSES)), np.zeros(CLASSES)]
 
 
 def clipped_sum(model: Model, batch: Digits, clip_norm: float) -> Model:
     """Clip the gradient of each example in the batch to norm `clip_norm`, and return the sum.
 
-    The gradient of one example is the outer product of (pixels, 1) and (probabilities - one-hot label). Its norm is the
-    product of the norms of these two vectors, so per-example gradients are never materialised.
+    The gradient of one example is the outer product of (pixels, 1) and (probabilities - one-hot label). The norm of the
+    gradient is the product of the norms of these two vectors, so no per-example gradient is stored.
     """
     residual = _probabilities(model, batch.images)
     residual[np.arange(len(batch)), batch.labels] -= 1.0

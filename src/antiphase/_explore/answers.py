@@ -1,9 +1,10 @@
 """Computes the parts of the page for given settings, one after another.
 
-The plan comes first. Then the curves follow, one point at a time. Each point needs new plans, for the chosen family and
-for DP-SGD. For a BLT with balls-in-bins sampling, a plan for every point would take minutes. Therefore, all points but
-the current one are estimated from few samples, with as many buffers as the current plan has. All points use the
-objective of the plan, so their errors can be compared.
+The plan comes first. Then the curves of error against epsilon and against steps follow, one point at a time. Each point
+needs new plans, for the chosen family and for DP-SGD. For a BLT with balls-in-bins sampling, a plan for every point
+would take minutes. For such a BLT, all points except the current setting are therefore estimated from few Monte Carlo
+samples, with as many buffers as the current plan has. All points use the objective of the plan, so their errors can be
+compared.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ BATCHES = {
 }
 TITLES = {"blt": "BLT", "toeplitz": "Toeplitz", "identity (DP-SGD)": "DP-SGD", "tree": "Tree", "banded": "Banded"}
 PROVISIONAL = "Best so far. Balls-in-bins sampling is still being tried, which takes longer."
-FACTORS = (0.5, 2.0, 0.25, 4.0)  # points of a curve, nearest first, as multiples of the setting
+FACTORS = (0.5, 2.0, 0.25, 4.0)  # points of a curve, as multiples of the current setting, in the order of computation
 NO_MEMORY = 0.5  # position of zero buffers on the logarithmic axis of memory
 MAX_CURVE_STEPS = 16_384
 KEPT_POINTS = 4096
@@ -53,12 +54,14 @@ KEPT_POINTS = 4096
 
 @dataclass(frozen=True)
 class Line:
-    """A kind of mechanism to follow along a curve.
+    """A kind of mechanism, whose errors form one line of a chart.
 
     Args:
-        name: name of the line on the chart. families, pipelines: the arguments of `plan`.
-        buffers: number of buffers of a BLT with balls-in-bins sampling, whose points are estimated; otherwise None.
-        now: error of the current plan, if known.
+        name: name of the line on the chart.
+        families: the argument `families` of `plan`.
+        pipelines: the argument `pipelines` of `plan`.
+        buffers: number of buffers of a BLT with balls-in-bins sampling, whose points are estimated. Otherwise None.
+        now: error at the current setting, if known.
     """
 
     name: str
@@ -69,28 +72,27 @@ class Line:
 
     @property
     def is_estimated(self) -> bool:
-        """Whether the points of the curve are estimated from few samples."""
+        """True if the points of the line are estimated from few samples."""
         return self.buffers is not None
 
 
 @dataclass
 class Answers:
-    """Computes the parts of the page for settings, and remembers the points of curves.
+    """Computes the parts of the page for given settings, and caches the points of the curves.
 
     Args:
-        points: error of each problem and line; None if no guarantee is proved for it.
+        points: error of each problem and line; None if no mechanism of the line can be planned for the problem.
     """
 
     points: dict[tuple[str, Line], float | None] = field(default_factory=dict)
 
     def parts(self, settings: ExplorerSettings, progress: Progress) -> Iterator[tuple[str, Part]]:
-        """Yield the parts of the page as (name, content), the plan first. A part replaces earlier parts with the same
-        name.
+        """Yield the parts of the page as (name, content), the plan first. Each replaces earlier parts of the same name.
 
         Args:
             settings: the settings of the page.
-            progress: called with a description and the fraction of the work that is done. It may raise an error to stop
-                the work.
+            progress: function that is called with a description and the fraction of the work that is done. It may raise
+                an error to stop the work.
         """
         for found, is_final in plans_so_far(settings.problem, settings.pipelines, progress):
             yield "plan", plan_part(settings, found) | ({} if is_final else {"provisional": PROVISIONAL})
@@ -174,18 +176,18 @@ def _line(candidate: Candidate) -> Line:
 
 
 def _pipelines_of_dp_sgd(settings: ExplorerSettings) -> tuple[str, ...] | None:
-    """Return the pipelines for DP-SGD: as in the settings, but Poisson instead of cyclic Poisson or balls-in-bins."""
+    """Return the pipelines for DP-SGD: those of the settings, but Poisson for cyclic Poisson and balls-in-bins."""
     same = {ANY: None, "cyclic-poisson": ("poisson",), "balls-in-bins": ("poisson",)}
     return same.get(settings.participation, (settings.participation,))
 
 
 def family_title(candidate: Candidate) -> str:
-    """Return the name of a family as the page writes it: "BLT" or "DP-SGD"."""
+    """Return the name of a family as the page writes it, such as "BLT" or "DP-SGD"."""
     return {"identity": "DP-SGD"}.get(candidate.family) or TITLES.get(candidate.family, candidate.family)
 
 
 def candidate_title(candidate: Candidate) -> str:
-    """Return the name of a candidate as the page writes it: "BLT (1 buffer)".
+    """Return the name of a candidate as the page writes it, such as "BLT (1 buffer)".
 
     >>> from antiphase import Poisson
     >>> candidate_title(Candidate("identity", 1.0, 1.0, 1.0, 1.0, "exact", 0, 0.1, Poisson(0.1)))
@@ -197,7 +199,7 @@ def candidate_title(candidate: Candidate) -> str:
 
 
 def plan_part(settings: ExplorerSettings, found: Plan) -> Part:
-    """Return the answer: the best mechanism, its numbers, the candidates, the matrices and the code."""
+    """Return the part of the page about the plan: best mechanism, numbers, candidates, matrices and code."""
     chosen, bound = found.candidates[0], found.guarantee
     plain = next((c for c in found.candidates if c.family == "identity"), None)
     return {
@@ -222,7 +224,7 @@ def plan_part(settings: ExplorerSettings, found: Plan) -> Part:
 
 def _comparison(chosen: Candidate, plain: Candidate | None) -> str:
     if chosen.family == "identity":
-        return "Independent noise is best here: amplification by sampling gains more than correlated noise would."
+        return "Independent noise is best here. Amplification by sampling gains more than correlated noise would."
     if plain is None:
         return "DP-SGD was not tried with these batches."
     less = 100.0 * (1.0 - chosen.error / plain.error)
@@ -276,7 +278,7 @@ def _matrices(found: Plan) -> list[Part]:
         HeatMap(f"Strategy C{words}", shown.encoder()),
         HeatMap(f"Its inverse, which shapes the noise{words}", shown.noising()),
     )
-    inline = ' style="image-rendering:pixelated"'  # the page forbids inline styles; its style sheet has this rule
+    inline = ' style="image-rendering:pixelated"'  # the page forbids inline styles, and its style sheet has this rule
     return [
         {"title": heat.title, "summary": heat.summary, "svg": draw_heat_map(heat, f"matrix-{i}").replace(inline, "")}
         for i, heat in enumerate(heats)
@@ -312,7 +314,7 @@ def curve_part(
         title, name, "predicted error", lines, log_x=True, log_y=True, marks=((centre, "now"),), x_ticks=ticks
     )
     words = price_in_words(centre, curve) if name == "epsilon" else steps_in_words(centre, curve)
-    words += [f"{line}: all points but the current setting are estimates, within about 1 %." for line in estimated]
+    words += [f"{line}: all points except the current setting are estimates, within about 1 %." for line in estimated]
     rows = [[line.name, f"{x:,.6g}", f"{y:.4g}"] for line in lines for x, y in zip(line.x, line.y, strict=True)]
     return {
         "svg": draw(chart, f"curve-{name}"),
@@ -322,7 +324,7 @@ def curve_part(
 
 
 def price_in_words(epsilon: float, curve: dict[str, dict[float, float]]) -> list[str]:
-    """Return sentences about what a stricter epsilon costs, and which epsilon DP-SGD would need for the same error.
+    """Return sentences about what a smaller epsilon costs, and which epsilon DP-SGD would need for the same error.
 
     >>> for words in price_in_words(2.0, {"BLT": {1.0: 30.0, 2.0: 20.0}, "DP-SGD": {2.0: 40.0, 4.0: 20.0}}):
     ...     print(words)
@@ -350,7 +352,7 @@ def price_in_words(epsilon: float, curve: dict[str, dict[float, float]]) -> list
 
 
 def _epsilon_for(values: dict[float, float], error: float) -> float | None:
-    """Return the epsilon at which a curve reaches an error, interpolated between its points; None outside them."""
+    """Return the epsilon at which a curve, interpolated between its points, reaches an error; None if it does not."""
     points = sorted(values.items())
     for (low, high_error), (high, low_error) in pairwise(points):
         if low_error <= error <= high_error and low_error < high_error:
@@ -360,7 +362,7 @@ def _epsilon_for(values: dict[float, float], error: float) -> float | None:
 
 
 def steps_in_words(steps: float, curve: dict[str, dict[float, float]]) -> list[str]:
-    """Return sentences about the curve of steps: what stays fixed, and what twice as many steps change."""
+    """Return sentences about the error against steps: what stays fixed, and what twice as many steps change."""
     words = ["Data, batch size and learning rate stay the same, so more steps mean more epochs."]
     mine = next(iter(curve.values()))
     if steps in mine and 2.0 * steps in mine:

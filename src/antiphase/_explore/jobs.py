@@ -1,4 +1,4 @@
-"""Sends the newest request to the planning process, and caches complete answers."""
+"""Sends the page's newest request to the planning process (the worker), and caches complete answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ State = dict[str, Any]
 class Jobs:
     """Manages the planning process. All methods are thread-safe and return immediately.
 
-    A state is a JSON object. Its "state" is "running", "done", "stopped" or "error", and "parts" are the parts of the
-    page that are ready. While a request runs, "what" and "share" describe its progress.
+    The state of a request is a JSON object. "state" is "running", "done", "stopped" or "error". "parts" maps names to
+    the parts of the page that are ready. While a request runs, "what" is the current activity, and "share" is the
+    fraction of the work that is done. After an error, "message" and "hint" explain it.
     """
 
     def __init__(self) -> None:
@@ -31,13 +32,16 @@ class Jobs:
         self._states: dict[int, State] = {}
         self._number = 0  # id of the newest request
         self._settings: ExplorerSettings | None = None  # settings of the newest request
-        self._heard = -1  # id of the newest request to which the worker has reacted
-        self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed for not reacting to a request
+        self._heard = -1  # id of the newest request that the worker has sent a message about
+        self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed because it did not react
         self._closed = False
         self._process = self._started()
 
     def start(self, settings: ExplorerSettings) -> State:
-        """Return the answer if it is known; otherwise start to work on it, and stop any other work."""
+        """Return the state of a request, and start the request unless it is already running or has a cached answer.
+
+        If a request is started, the work on the previous request stops.
+        """
         with self._lock:
             if settings in self._kept:
                 self._kept.move_to_end(settings)
@@ -47,7 +51,7 @@ class Jobs:
             return dict(self._states[self._number])
 
     def state(self, settings: ExplorerSettings) -> State:
-        """Return the state of a request, without starting it."""
+        """Return the state of a request without starting the request."""
         with self._lock:
             if settings in self._kept:
                 return self._kept[settings]
@@ -56,7 +60,7 @@ class Jobs:
             return {"state": "stopped", "parts": {}}
 
     def stop(self) -> None:
-        """Stop the work that is under way."""
+        """Stop the current work."""
         with self._lock:
             if self._settings is not None and self._states[self._number]["state"] == "running":
                 before = self._states[self._number]["parts"]
@@ -93,7 +97,7 @@ class Jobs:
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # the worker has just died, and `_listen` reports it
+        except (OSError, ValueError):  # the worker has just died; `_listen` notices this and reports it
             pass
 
     def _kill_if_deaf(self, process: subprocess.Popen[str], number: int) -> None:

@@ -1,8 +1,9 @@
 """A web server on the loopback interface that serves the page and answers its requests.
 
-The page and its script are the same for everyone. Every other request needs the token. The token is the part of the
-printed address after #, which browsers do not send anywhere. The page sends the token in a custom header, which no
-other site can set. The Host header must name this server, which prevents DNS rebinding. Requests cannot name files.
+The page, its script and its style sheet are the same for everyone. Every other request needs the token. The token is
+the part of the printed address after #, which browsers do not send anywhere. The page sends the token in a custom
+header, which no other site can set. The Host header must name this server, which prevents DNS rebinding. No request can
+name a file.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Explorer:
 
     @property
     def names(self) -> set[str]:
-        """The accepted values of the Host header."""
+        """The values of the Host header that are accepted."""
         return {f"{HOST}:{self.port}", f"localhost:{self.port}"}
 
     def serve(self) -> None:
@@ -70,7 +71,7 @@ class Explorer:
         self.release()
 
     def release(self) -> None:
-        """Free the port and end the planning process. Call it when `serve` has ended."""
+        """Free the port and end the planning process. Call this method after `serve` has returned."""
         self._server.server_close()
         self.jobs.close()
 
@@ -85,7 +86,7 @@ class Explorer:
 
 
 def _pages() -> dict[str, tuple[str, bytes]]:
-    """Return everything that can be fetched without the token, as path: (type, content)."""
+    """Return everything that can be fetched without the token, as a dict from path to (type, content)."""
     folder = files("antiphase._explore") / "page"
     style = page_style() + layout_style() + (folder / "explore.css").read_text("utf-8")
     return {
@@ -96,7 +97,7 @@ def _pages() -> dict[str, tuple[str, bytes]]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection. Refuses everything except the pages and the three requests that the page makes."""
+    """Answers one connection. Refuses everything except the files of the page and the three requests that it makes."""
 
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
@@ -107,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def do_GET(self) -> None:
-        """Serve one of the pages."""
+        """Serve one of the files of the page."""
         if not self._is_local():
             return
         page = self.explorer.pages.get(self.path)
@@ -142,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_json(200, {"state": "error", "parts": {}, "message": error.message, "hint": error.hint})
 
     def _is_local(self) -> bool:
-        """Return whether a request comes from this server's own page. If not, refuse it."""
+        """Return True if a request comes from this server's own page. Otherwise refuse the request and return False."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         names = self.explorer.names
         if host not in names or (origin is not None and origin not in {f"http://{name}" for name in names}):

@@ -19,7 +19,7 @@ MAX_BATCH = 1 << 24
 
 @dataclass(frozen=True)
 class ExplorerSettings:
-    """The settings that a user can change on the page.
+    """The settings of a plan that a user can change on the page.
 
     Args:
         steps: number of training steps.
@@ -44,7 +44,8 @@ class ExplorerSettings:
     def from_json(cls, data: Any) -> ExplorerSettings:
         """Return the settings that a page sent. Raises `InvalidArgument` for anything that is not a valid setting."""
         if not isinstance(data, Mapping) or set(data) != set(cls.__dataclass_fields__):
-            raise invalid("explore", "settings", f"an object with {', '.join(cls.__dataclass_fields__)}", "another", "")
+            fields = ", ".join(cls.__dataclass_fields__)
+            raise invalid("explore", "settings", f"an object with exactly the fields {fields}", "something else", "")
         copies, participation = data["memory_copies"], data["participation"]
         if participation not in (ANY, *PIPELINES):
             raise invalid("explore", "participation", f"any of {', '.join((ANY, *PIPELINES))}", participation, "")

@@ -1,8 +1,8 @@
 """The planning process. It reads requests from stdin and writes answers to stdout, as one JSON object per line.
 
 A request is {"id": 3, "settings": {...}}, or {"id": 3} to stop the work on earlier requests without starting new work.
-Every request stops the work on the previous one. Answers are {"id": 3, ...} with "progress", "part", "done", "stopped"
-or "error".
+Every request stops the work on the previous request. An answer is {"id": 3, ...}, where 3 is the id of the request. Its
+other key is "progress", "part", "done", "stopped" or "error".
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from antiphase._explore.answers import Answers
 from antiphase._explore.settings import ExplorerSettings
 
 
-class Stopped(Exception):  # not an error
+class Stopped(Exception):  # this is not an error
     """Raised by the progress callback if a newer request has arrived."""
 
 
 class PlanningWorker:
-    """Answers the newest request. `requests` and `answers` are text streams with one JSON object per line."""
+    """Answers only the newest request.
+
+    Args:
+        requests: text stream to read from, with one JSON object per line.
+        answers: text stream to write to, with one JSON object per line.
+    """
 
     def __init__(self, requests: TextIO, answers: TextIO) -> None:
         self._requests, self._out = requests, answers
@@ -45,7 +50,7 @@ class PlanningWorker:
             request = json.loads(line)
             self._newest = request["id"]
             self._queue.put(request)
-        self._newest = -1  # stops the work
+        self._newest = -1  # stops the work on the last request
         self._queue.put(None)
 
     def _answer(self, request: dict[str, Any]) -> None:
@@ -73,7 +78,7 @@ class PlanningWorker:
 
 
 def main() -> None:
-    """Run the worker. Anything that the library prints goes to stderr, so stdout carries only answers."""
+    """Run the worker. Anything that the library prints goes to stderr, so that stdout has only answers."""
     answers, sys.stdout = sys.stdout, sys.stderr
     PlanningWorker(sys.stdin, answers).run()
 

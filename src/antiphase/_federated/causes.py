@@ -11,7 +11,7 @@ class Cause(NamedTuple):
 
     Args:
         meaning: what happened to these replies.
-        remedy: what to change, if the count is unexpected; empty if nothing needs to be changed.
+        remedy: what to change if the count is unexpectedly large; empty if nothing needs to be changed.
     """
 
     meaning: str
@@ -30,7 +30,8 @@ CAUSES = {
         "check that these clients are running, or raise timeout",
     ),
     "failed": Cause(
-        "errors from Flower or from the mod", "read the logs of the SuperNodes; every client needs participation_mod"
+        "errors from Flower or from participation_mod",
+        "read the logs of the SuperNodes; every client needs participation_mod",
     ),
     "malformed": Cause(
         "replies with unexpected records, names, shapes or dtypes",
@@ -40,7 +41,7 @@ CAUSES = {
     "other-name": Cause(
         "replies from nodes that used a different pseudonym before", "keep the client's directory on a persistent disk"
     ),
-    "false-claim": Cause("replies that claimed participations or tasks that did not exist"),
+    "false-claim": Cause("replies with false claims about earlier participations or tasks"),
     "duplicate": Cause(
         "further replies with the identity of a client that had already replied",
         "give every client a directory of its own; in a simulation, derive it from context.node_config['partition-id']",
@@ -78,7 +79,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def remedies(counts: Mapping[str, int]) -> list[str]:
-    """Return what an operator can do about these counts, the most frequent kind of reply first.
+    """Return what an operator can do about each kind of reply that has a remedy, the most frequent kind first.
 
     >>> remedies({"accepted": 3, "duplicate": 4})[0][:45]
     'duplicate 4: further replies with the identit'

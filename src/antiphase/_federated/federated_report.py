@@ -1,4 +1,4 @@
-"""The report on a federated run. Its guarantee is computed from the record of which clients took part."""
+"""The report on a federated run. The guarantee is computed from the ledger's record of which clients took part."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class FederatedReport:
         participations: for each number of participations, the number of clients that took part that many times.
         gaps: for each distance between two participations of the same client, how often it occurred.
         releases: for each release, the number of clients that took part and the counts of replies.
-        exact: whether noise and sums were exact integers on a lattice.
-        no_lattice: why the run has no lattice; empty if it has one, or if it did not record the reason.
+        exact: True if noise and sums were exact integers on a lattice.
+        no_lattice: reason why the run has no lattice; empty if it has one, or if it did not record the reason.
         counts: number of replies of each kind, such as "accepted" and "failed". The numbers depend on the clients'
             data, and the guarantee does not cover them, so do not publish them.
-        remarks: further facts that a reader of the report must know.
+        remarks: further sentences that a reader of the report must know.
     """
 
     run: PrivacyReport
@@ -94,7 +94,7 @@ class FederatedReport:
 
     @property
     def items(self) -> tuple[tuple[str, str], ...]:
-        """The items of the statement, as pairs of a term and a text, without the remarks."""
+        """The items of the statement as pairs (term, text). The remarks are not included."""
         run, value = self.run, self.guarantee
         claim = "No guarantee is stated." if value is None else _claim(value, self.zcdp, run.delta)
         return (
@@ -144,7 +144,7 @@ def achieved_mechanism(plan: Plan, releases: int, achieved: Achieved) -> Mechani
 
 
 def report_on(record: FederatedRecord, devices: int | None = None) -> FederatedReport:
-    """Return the report on a federated run whose directory was read.
+    """Return the report on a federated run whose directory was read with `read_federated`.
 
     Args:
         record: contents of the directory.
@@ -192,7 +192,7 @@ def _remarks(
     group: Bound | None,
     devices: int | None,
 ) -> list[str]:
-    # Drop the run's remark that it draws no batches: the server checks who takes part at every reply.
+    # Drop the remark that the run draws no batches. Here, the server checks at every reply who takes part.
     history, settings = record.history, record.history.settings
     remarks = [text for text in run.remarks if text != NO_BATCHES]
     if guarantee is not None and run.guarantee is not None:
@@ -218,7 +218,7 @@ def _remarks(
     else:
         remarks.append(
             "Clients are identified by their authentication keys. This is valid only if the SuperLink authenticated "
-            "its SuperNodes. Otherwise, a client counted as a new client after every restart."
+            "its SuperNodes. Otherwise, every client counted as a new client after each restart."
         )
     if "dropouts" not in settings:
         remarks.append(
@@ -240,8 +240,8 @@ def _remarks(
         )
     if record.torn:
         remarks.append(
-            f"The ledgers end in {record.torn} bytes that are not authentic, from a crash or a write in progress. "
-            "Nothing that was sent relies on these bytes."
+            f"The ledgers end in {record.torn} bytes that are not authentic. They come from a crash or from a write in "
+            "progress. Nothing that was sent relies on these bytes."
         )
     if group is not None:
         remarks.append(

@@ -11,7 +11,7 @@ from antiphase._federated.participants import Participants
 from antiphase._ledger import Entry
 
 Dropouts = Literal["zero", "replace"]
-NO_LATTICE = "no_lattice"  # name of the setting that says why a run has no lattice; older versions did not record it
+NO_LATTICE = "no_lattice"  # setting with the reason why a run has no lattice; older versions did not record it
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class FederatedHistory:
         nodes: ids of the nodes from which the cohort checked in.
         totals: number of replies of each kind in the whole run.
         forgotten: release for which a client returned an authentic rollback token that is not in the ledger; None if
-            no client did.
-        needs_code: whether the state file must have an authentication code.
+            no client has returned such a token.
+        needs_code: True if the state file must have an authentication code.
     """
 
     settings: Entry = field(default_factory=dict)
@@ -68,7 +68,7 @@ class FederatedHistory:
 
     @property
     def no_lattice(self) -> str:
-        """Why the run has no lattice; empty if it has a lattice, or if an older version recorded no reason."""
+        """Reason why the run has no lattice; empty if it has a lattice, or if an older version recorded no reason."""
         return str(self.settings.get(NO_LATTICE, ""))
 
     def apply(self, entry: Entry) -> None:
@@ -98,7 +98,7 @@ class FederatedHistory:
                 self.needs_code = True
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release
-            case {"kind": "counts", "counts": dict()} if self.settings:  # the server stopped between releases
+            case {"kind": "counts", "counts": dict()} if self.settings:  # written if a server stops between releases
                 self.totals.update(entry["counts"])
             case _:
                 raise Corrupted(

@@ -30,7 +30,8 @@ class Achieved:
 class Participants:
     """Records, for each client, the last release that it took part in and its number of participations.
 
-    A participation is an update that entered a release, even if the server set the update to zero.
+    A client takes part in a release if its update enters the release, even if the server sets the update to zero. With
+    dropouts="zero", a client with a place takes part even if it sends nothing.
 
     >>> record = Participants()
     >>> for clients in (["a", "b"], ["c"], ["a"]):
@@ -60,7 +61,7 @@ class Participants:
         self.releases += 1
 
     def refusal(self, client: str, separation: int, limit: int) -> ParticipationRefusal | None:
-        """Return the reason why a client may not take part in the next release, or None if it may.
+        """Return the reason why a client may not take part in the next release, or None if it may take part.
 
         Args:
             client: name of the client.

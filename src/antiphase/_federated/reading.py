@@ -17,7 +17,7 @@ from antiphase._secret import Secret
 
 RELEASE = "antiphase.flower release"  # label of the publications; it shows that a run belongs to a federated server
 DEVIATION = "the server enforces the participation and adds the noise that it was started with"
-READS = 5  # attempts to read a directory while its server makes releases
+READS = 5  # number of attempts to read a directory whose server may be making releases
 SECRET = "secret"
 
 
@@ -33,7 +33,7 @@ class FederatedRecord:
         entries: number of entries in the clients' ledger.
         torn: number of bytes after the last authentic entries of all ledgers. These bytes come from a crash or from a
             write in progress. Nothing that was sent relies on them.
-        unrecorded: whether the last release is in the state file, but not yet in both ledgers.
+        unrecorded: True if the last release is in the state file, but not yet in both ledgers.
     """
 
     run: RunRecord
@@ -54,8 +54,8 @@ def read_federated(directory: Path, secret: Secret | None = None) -> FederatedRe
 
     **Guarantee**: raises an error if a file is missing, or if an entry of a ledger or the state file cannot be
     authenticated with the secret. Also raises an error if the ledgers and the state file contradict each other, or if
-    they break the rules that the server enforces. Nothing is written. If the server was stopped after it made a
-    release, but before both ledgers recorded the release, the release is counted.
+    they break the rules that the server enforces. Nothing is written. A release counts as soon as it is in the state
+    file, even if the server was stopped before both ledgers recorded it.
 
     Args:
         directory: directory of the server.
@@ -91,7 +91,7 @@ def rolled_back(release: int) -> Corrupted:
         f"A client received a task of this run for release {release} that is not in the ledger: the directory was "
         "restored from an older copy. Continuing would release a step twice, with the same noise in two outputs.",
         hint="start a new run in another directory and compose the guarantees of the two runs; the newest copy of this "
-        "directory records what this run has released",
+        "directory shows how many releases this run has made",
     )
 
 

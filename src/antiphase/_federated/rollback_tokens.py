@@ -24,8 +24,8 @@ Verdict = Literal["known", "forged", "forgotten"]
 class RollbackTokens:
     """Makes and checks the rollback tokens of a run.
 
-    **Guarantee**: `verdict` returns "forgotten" only for tokens made with the run's secret, so no client can stop a
-    server whose directory is intact.
+    **Guarantee**: `verdict` returns "forgotten" only for tokens made with the run's secret. If the directory is intact,
+    the ledger has all these tokens, so no client can stop the server.
 
     Args:
         secret: secret of the run.

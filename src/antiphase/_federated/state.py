@@ -2,8 +2,9 @@
 
 A release is made by one atomic rename that replaces the file. Before the rename, the release does not exist. After the
 rename, exactly this model is broadcast, however often the server is killed. A restarted server completes the ledgers
-from the file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content,
-under a key derived from the secret. After every release, the run's ledger also has a digest of the content.
+from the file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content.
+The key of this code is derived from the run's secret. After every release, the run's ledger also has a digest of the
+content.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class ServerState:
     code: bytes = b""
 
     def write(self, directory: Path, key: StateKey) -> ServerState:
-        """Replace the file atomically, and return the state parsed from the bytes that were written.
+        """Replace the state file atomically, and return the state parsed from the bytes that were written.
 
-        The result shares no memory with this state. So the model that is digested and broadcast later is the model that
-        was written, even if the optimizer modifies the arrays that it returned.
+        The result shares no memory with this state. The model that is digested and broadcast later is therefore the
+        model that was written, even if the optimizer modifies the arrays that it returned.
         """
         buffer = io.BytesIO()
         code = np.frombuffer(key.code(self), dtype=np.uint8)
@@ -105,18 +106,18 @@ class StateKey:
 def check_authentic(
     state: ServerState, path: Path, key: StateKey, *, needs_code: bool, in_ledger: Callable[[], bool]
 ) -> None:
-    """Raise `Corrupted` if a state file is not one that this run has written.
+    """Raise `Corrupted` if a state file was not written by this run.
 
     A file without an authentication code was written by version 0.1.0, or someone has removed the code. Such a file is
     accepted only if no file of this run has had a code, and if the run's ledger has a digest of exactly this state. The
-    state before the first release needs no digest: its model is public, and no client has taken part.
+    state before the first release needs no digest, because its model is public and no client has taken part.
 
     Args:
         state: state that was read.
         path: path of the file.
         key: key of the run's state files.
-        needs_code: whether the ledger says that the files of this run have a code.
-        in_ledger: returns whether the run's ledger has the digest of this state.
+        needs_code: True if the ledger says that the files of this run have a code.
+        in_ledger: function that returns True if the run's ledger has the digest of this state.
     """
     if state.code:
         if not key.confirms(state):
@@ -138,8 +139,8 @@ def check_authentic(
         )
 
 
-# What NumPy and zipfile raise for files that are damaged: NotImplementedError for unknown compression methods, and
-# RuntimeError for entries that are marked as encrypted.
+# NumPy and zipfile raise these errors for damaged files. For example, they raise NotImplementedError for unknown
+# compression methods, and RuntimeError for entries that are marked as encrypted.
 UNREADABLE = (
     OSError,
     ValueError,

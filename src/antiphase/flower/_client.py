@@ -1,4 +1,4 @@
-"""`participation_mod`: a client mod that clips the update and keeps the client's participation timer on disk."""
+"""`participation_mod`: a client mod that clips the update and keeps a record of the client's participations on disk."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
     arrays that the client received, clips the difference, and sends it to the server. Metrics stay on the client,
     unless the server was started with `raw_metrics`.
 
-    A release is one new model that the server makes from the updates of several clients. For each run, the client keeps
-    a timer, which stores the last release that the client trained for. The client may train for release t if its last
-    release is at most t - separation. It may also train for the same release again if the server retries the release;
-    at most one of these updates enters the release. If the timer does not allow the client to take part, the mod
-    declines without calling the app. Before a release, the server may ask clients to check in, to find out who may take
-    part. The mod answers check-ins without calling the app. The timer starts before the app is called, so a client that
-    is killed during training still counts as having taken part.
+    A release is one new model that the server makes from the updates of several clients. For each run, the mod keeps a
+    timer on disk: a record of the last release that the client started to train for. The client may train for release t
+    if its last release is at most t - separation. It may also train for the same release again if the server retries
+    the release; at most one of these updates enters the release. If the timer does not allow the client to take part,
+    the mod declines without calling the app. Before a release, the server may ask clients to check in, to find out who
+    may take part. The mod answers check-ins without calling the app. The timer is updated before the app is called, so
+    a client that is killed during training still counts as having taken part.
 
-    If the app raises an error, or replies with an error or with different arrays, the mod sends an update of NaN. The
-    server then adds zero, and the client still counts as a participant of the release. The reason is that the client's
-    data may have caused the failure, and the data must not affect who else takes part. The error appears only in the
-    client's log.
+    If the app raises an error, replies with an error, or replies with arrays of other names or shapes, the mod sends an
+    update of NaN. The server then adds zero, and the client still counts as a participant of the release. The reason is
+    that the client's data may have caused the failure, and the data must not affect who else takes part. The error
+    appears only in the client's log.
 
     **Guarantee**: a participation is recorded on disk before the app gets the task, even if several processes share the
-    directory. The timer and the pseudonym (the random identity that the mod creates) are as durable as the directory.
-    The mod cannot force the server to respect the timer.
+    directory. The timer and the pseudonym (the random identity that the mod creates) last as long as the directory. The
+    mod cannot force the server to respect the timer.
 
     Args:
         directory: directory of this client only, or a function from the Flower context to that directory. For the
@@ -102,13 +102,13 @@ def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[
         return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
     except KeyboardInterrupt:
         raise
-    except BaseException:  # including SystemExit: without an update, another client could take part instead
+    except BaseException:  # also SystemExit: if the mod sent no update, another client could take part instead
         LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
         return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
 
 
 def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arrays:
-    """Return (after - before), clipped to `clip_norm`. Non-finite updates are also sent; the server uses zero."""
+    """Return (after - before), clipped to `clip_norm`. The server replaces a non-finite update by zero."""
     if len(records) != 1:
         raise Malformed(f"the ClientApp must reply with one ArrayRecord, not {len(records)}")
     after = to_arrays(records[0])

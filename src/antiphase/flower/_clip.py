@@ -1,4 +1,4 @@
-"""Clips and sums updates in float64, in chunks, so that no update is copied as a whole.
+"""Clips and sums updates in float64. Updates are read in chunks, so that no update is copied as a whole.
 
 With clipping norm c, an update u adds u min(1, c / ||u||) to the sum.
 """
@@ -39,8 +39,8 @@ def largest(arrays: Iterable[NDArray[Any]]) -> float:
 def clip_factor(length: float, clip_norm: float) -> float:
     """Return the factor, at most 1, that clips an update of norm `length` to norm `clip_norm`.
 
-    **Guarantee**: the clipped norm is at most `clip_norm` even if `length` has a rounding error. If `length` is below
-    `clip_norm` by more than the rounding error, the factor is 1.
+    **Guarantee**: the clipped norm is at most `clip_norm` even if `length` has a relative rounding error of up to
+    `NORM_ERROR`. If `length` is below `clip_norm` by more than that error, the factor is 1.
     """
     return 1.0 if length * (1.0 + NORM_ERROR) <= clip_norm else clip_norm / (length * (1.0 + NORM_ERROR))
 

@@ -37,7 +37,7 @@ class Cohort:
         self._fixed = None if fixed is None else frozenset(fixed)
         self._present: dict[int, tuple[str, str]] = {}
         self._names: set[str] = set()
-        self._pseudonyms: set[str] = set()  # also checked, because nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # needed too: nodes with different keys may use the same client directory
 
     @property
     def nodes(self) -> list[int]:

@@ -32,12 +32,14 @@ def planned_participation(plan: Plan) -> MinSeparation:
 def enforced_plan(plan: Plan, participation: MinSeparation, noise_scale: float) -> Plan:
     """Return the plan with the enforced participation, the noise that is actually added, and the resulting guarantee.
 
-    **Guarantee**: the plan in the run directory states the mechanism that actually runs, whichever tool reads the plan.
+    The server stores this plan in the run directory.
+
+    **Guarantee**: every tool that reads the stored plan sees the mechanism that actually runs.
 
     Args:
         plan: original plan.
         participation: participation that the server enforces.
-        noise_scale: factor that the noise is multiplied by: 1, or less in a simulation with few clients.
+        noise_scale: factor that the noise is multiplied by. It differs from 1 only in a simulation with few clients.
     """
     if participation == plan.mechanism.participation and noise_scale == 1.0:
         return plan

@@ -1,4 +1,7 @@
-"""Puts the plan of a federated run on a lattice, so that the guarantee covers every bit of the released models."""
+"""Puts the plan of a federated run on a lattice, so that the guarantee covers every bit of the released models.
+
+On a lattice, updates are rounded to a grid, and sums and noise are exact integers (docs/lattice-noise.md).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ from antiphase._run import stored_dtype
 MARGIN = 1e-9  # the noise is larger by this relative margin, so that rounding errors do not raise epsilon
 LARGEST_CLIP = 1e200  # with a larger clipping norm, the grid would be out of range
 LARGEST_SUM = 1 << 62  # limit for the sum of a release's updates; sum plus noise then fits into 64 bits
-# Largest allowed difference, relative, between the noise_std of the stored plan and the noise_std of the given plan on
-# the same lattice.
-SAME_NOISE = 1e-8  # for the same plan: only the rounding errors of a different machine or version
-EXTENDED_NOISE = 2.0**-6  # for an extended plan: the stored noise is kept, and a longer run has a larger rounding term
+# Largest allowed relative difference between the noise_std of the stored plan and the noise_std of the given plan on
+# the same lattice. For the same plan, the difference comes only from rounding errors of another machine or version. For
+# an extended plan, the stored noise is kept, although the rounding term of a longer run is larger.
+SAME_NOISE = 1e-8
+EXTENDED_NOISE = 2.0**-6
 TURNED_OFF = "the server was started with lattice=False."
 
 
@@ -29,9 +33,8 @@ def plan_to_run(
 ) -> tuple[Plan, str]:
     """Return the plan that a server runs in a directory, and the reason why a new run has no lattice.
 
-    The reason is "" if the run has a lattice or is not new. A new run gets a lattice (noise and sums in exact integers,
-    see docs/lattice-noise.md) if its strategy allows it. A run that is already in the directory keeps the kind of noise
-    that it began with.
+    The reason is "" if the run has a lattice or is not new. A new run gets a lattice if its strategy allows it. A run
+    that is already in the directory keeps the kind of noise that it began with.
 
     Args:
         plan: plan that the server was given.
@@ -39,8 +42,8 @@ def plan_to_run(
         parameters: number of model parameters.
         enforce: function from a plan to the plan that the server enforces.
         places: number of updates in a release.
-        lattice: True to raise an error if the run cannot have a lattice, False for noise in floating point, None to let
-            the strategy decide.
+        lattice: True to raise an error if the run cannot have a lattice, False for noise in floating point, None for a
+            lattice if possible.
     """
     if plan.mechanism.lattice is not None:
         return enforce(plan), ""
@@ -64,12 +67,12 @@ def on_lattice(
 ) -> Plan:
     """Return a plan with the same strategy, workload and epsilon, whose noise is made in exact integers.
 
-    The coefficients of the strategy are rounded, as lattice noise requires. The noise grows by the same factor as the
-    sensitivity, which now includes the rounding. Raises `NotProved` or `Refused` if there is no lattice noise for the
-    plan.
+    The coefficients of the strategy are rounded, as lattice noise requires. The sensitivity then includes the effect of
+    rounding, and the noise grows by the same factor as the sensitivity. Raises `NotProved` or `Refused` if there is no
+    lattice noise for the plan.
 
-    **Guarantee**: epsilon is computed from the new mechanism. This epsilon is at most the epsilon of the given plan,
-    both under the participation of the plan and under the participation that the server enforces.
+    **Guarantee**: epsilon is computed from the new mechanism. It is at most the epsilon of the given plan, both under
+    the participation of the plan and under the participation that the server enforces.
 
     Args:
         plan: plan without a lattice.
@@ -102,7 +105,7 @@ def on_lattice(
     lattice.check(strategy, mechanism.noise_std)
     # `rounded_strategy` divides C by its diagonal, which changes noise_std but not the noise in the model.
     error = plan.error * growth / _growth(given, replace(given, strategy=strategy), {given.participation})
-    # Candidates were compared without a lattice; the first one, which runs, has the new noise.
+    # Candidates were compared without a lattice. Only the first one runs, so only the first one gets the new noise.
     first = [replace(c, noise_std=mechanism.noise_std, error=error) for c in plan.candidates[:1]]
     return replace(
         plan,
@@ -115,7 +118,7 @@ def on_lattice(
 
 
 def _growth(before: Mechanism, after: Mechanism, participations: set[Participation]) -> float:
-    """Return the sensitivity of `after` divided by the sensitivity of `before`: the largest over the participations."""
+    """Return the largest ratio of sensitivities, `after` over `before`, among the given participations."""
     return max(
         replace(after, participation=p).reduction.sensitivity.value
         / replace(before, participation=p).reduction.sensitivity.value

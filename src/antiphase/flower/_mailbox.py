@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 LOG = logging.getLogger("flwr")
 PULL_SIZE = 8  # replies in memory at once
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.1, 3.0
-UNREACHABLE = (httpx.HTTPError, ConnectionError)  # errors if the SuperLink is not reachable; no client can cause them
+UNREACHABLE = (httpx.HTTPError, ConnectionError)  # raised if the SuperLink is not reachable; no client can cause them
 
 
 @final
@@ -24,13 +24,14 @@ class Mailbox:
     """Sends messages and pulls the replies.
 
     Flower parses the clients' bytes inside `pull_messages`, so a malformed reply can make that call raise an error. The
-    SuperLink returns each reply only once, so the other replies of the same pull are lost. All replies of that pull
-    count as "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
+    SuperLink returns each reply only once, so the other replies of this call are lost too. All of them count as
+    "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
 
     Args:
         grid: Flower's grid.
         counts: number of replies of each kind, such as "failed". Failed pulls are added here.
-        size: number of replies per pull. With 1, no client can make the server lose the reply of another client.
+        size: number of replies per call of `pull_messages`. With 1, no client can make the server lose the reply of
+            another client.
     """
 
     def __init__(self, grid: Grid, counts: Counter[str], size: int = PULL_SIZE) -> None:
@@ -106,7 +107,7 @@ def collect_replies(
         more: function that takes a number and returns at most that many messages, to nodes that were not asked yet.
         oversampling: number of nodes to ask per reply that is needed.
         timeout: longest time in seconds, from when the first messages are sent.
-        overtime: whether to continue after the timeout as long as every pull brings a reply.
+        overtime: if True, continue after the timeout as long as every poll brings a reply.
     """
     mailbox.push(messages, asked)
     pause, end = FIRST_POLL_SECONDS, time.monotonic() + timeout

@@ -15,7 +15,7 @@ from antiphase.flower._wire import Arrays
 
 
 class ServerOptimizer(ABC):
-    """Base class of server optimizers: computes the next model from a noisy mean update.
+    """Base class of server optimizers, which compute the next model from a noisy mean update.
 
     The state of an optimizer is a dictionary of arrays, which is stored with the model. `step` must return the same
     result for the same arguments.
@@ -28,12 +28,12 @@ class ServerOptimizer(ABC):
         """Return the state before the first release."""
 
     def check_state(self, state: Arrays) -> None:
-        """Raise an error if training cannot continue from a stored state. By default, do nothing.
+        """Raise an error if training cannot continue from a state. By default, do nothing.
 
-        Called when a run is resumed.
+        `DPFTRL` calls this method when it starts or resumes a run.
 
         Args:
-            state: state after the last release.
+            state: state after the last release, or the result of `init` for a new run.
         """
         return
 
@@ -60,7 +60,7 @@ class SGD(ServerOptimizer):
     the velocity, and rate is the learning rate.
 
     Args:
-        learning_rates: one number, or one number per release, such as the rates from `antiphase.schedules.linear`.
+        learning_rates: one number, or one number per release, for example from `antiphase.schedules.linear`.
         momentum: momentum coefficient in [0, 1).
         weight_decay: weight decay coefficient, at least 0.
 

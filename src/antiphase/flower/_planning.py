@@ -19,9 +19,10 @@ from antiphase._participation import MinSeparation
 def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
     """Return the participation with the largest separation that a population of clients allows.
 
-    The separation is floor(population / goal), but at most `rounds`. A client takes part at most
-    ceil(rounds / separation) times. With a larger separation, some releases would have too few eligible clients. The
-    estimate is optimistic: it assumes that every client returns as soon as it is eligible.
+    The separation is the smallest distance between two releases with the same client. It is floor(population / goal),
+    but at most `rounds`. A client takes part at most ceil(rounds / separation) times. With a larger separation, some
+    releases would have too few eligible clients. The result is optimistic: it assumes that every client returns as soon
+    as it is eligible.
 
     **Guarantee**: none, because this function is only for planning. The server enforces the plan, and the report states
     the participation that was achieved.

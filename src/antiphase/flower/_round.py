@@ -1,15 +1,15 @@
 """Collects the updates of one release: checks, clips and sums replies as they arrive.
 
-A place is the right to take part in the release. With a cohort, the places are assigned before training. Every reply
-is counted under a name, which says what happened to the reply:
+A place is the right to take part in the release. With a cohort (the clients that have a place, see `Cohort`), places
+are assigned before training. Every reply is counted under a name, which says what happened to the reply:
 
 - No update: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not know),
   "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
   "duplicate", "early" or "exhausted". At check-in, the client gets no place, and another client is asked. For a
   training task with a cohort (`dropouts="zero"`), the client keeps its place and counts as having taken part with a
   zero update. Without a cohort (`dropouts="replace"`), the client has not taken part, and another client is asked. The
-  guarantee then assumes that crashes and delays do not depend on the client's data. An app that raises an error is not
-  in this group, because `participation_mod` sends an update of NaN in that case.
+  guarantee then assumes that crashes and delays do not depend on the client's data. If an app raises an error, the
+  reply is not in this group, because `participation_mod` then sends an update of NaN.
 - A participation whose update is replaced by zero: "not-finite", or "too-large" if `zero_above` is set. Both depend on
   the client's data, so the client keeps its place under either `dropouts` rule.
 - A participation: "accepted". If the norm of the update is above the clipping norm, the reply also counts as "clipped".
@@ -33,7 +33,8 @@ from antiphase.flower._clip import add_scaled, clip_factor, largest, norm
 from antiphase.flower._cohort import Cohort
 from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, Status, read_answer, read_update
 
-CLIENT_ROUNDING = 1e-5  # clients clip in the model's precision, so their norms may exceed the limit by this factor
+# Clients clip in the model's precision, so the norms of their updates may exceed the clipping norm by this fraction.
+CLIENT_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ReplyRules:
         clip_norm: clipping norm of an update.
         zero_above: an update counts as zero if an entry exceeds `zero_above * clip_norm` in absolute value. None for no
             such limit.
-        raw_metrics: whether to keep the clients' metrics.
+        raw_metrics: if True, the clients' metrics are kept.
     """
 
     release: int
@@ -59,7 +60,7 @@ class ReplyRules:
 
 
 class Rejected(Exception):
-    """Raised for a reply that is not a participation. The message says what kind it is, such as "duplicate"."""
+    """Raised for a reply that cannot be used. The message is the kind of the reply, such as "duplicate"."""
 
 
 @final
@@ -72,7 +73,7 @@ class Round:
 
     Args:
         rules: conditions that a reply must satisfy.
-        model: model that was broadcast.
+        model: model that was sent to the clients.
         participants: record of all releases so far.
         counts: number of replies of each kind, such as "accepted", "failed" and "declined".
         cohort: clients with a place, if places are fixed before any client trains; None if the first clients to reply
@@ -81,7 +82,7 @@ class Round:
         asked: maps each message id to the node that the message was sent to.
         heard: maps each node to the pseudonym in its last valid answer.
         clients: names of the clients whose updates are in the total.
-        metrics: metrics of these clients, if `rules.raw_metrics`.
+        metrics: metrics of these clients; empty unless `rules.raw_metrics` is True.
     """
 
     rules: ReplyRules
@@ -100,7 +101,7 @@ class Round:
         self.total: dict[str, NDArray[Any]] = {name: np.zeros(v.shape, dtype) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
-        self._pseudonyms: set[str] = set()  # also checked, because nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # needed too: nodes with different keys may use the same client directory
 
     def may_enter(self, client: str) -> bool:
         """Return whether this client is eligible for the release and has not taken part in it yet."""
@@ -199,7 +200,7 @@ class Round:
         if not math.isfinite(length):
             self.counts["not-finite"] += 1
             return
-        # The norm bounds every entry, so the largest entry is computed only if the norm exceeds the limit.
+        # No entry exceeds the norm, so the largest entry is computed only if the norm exceeds `_zero_above`.
         if length > self._zero_above and largest(update.values()) > self._zero_above:
             self.counts["too-large"] += 1
             return
@@ -214,7 +215,8 @@ class Round:
             self.counts["too-large"] += 1
         else:
             self._count_accepted(size[1])
-            # If an exception is raised halfway, such as KeyboardInterrupt, there is no total that could be released.
+            # If an exception such as KeyboardInterrupt is raised halfway, `self.total` stays empty, so that a sum with
+            # only a part of an update cannot be released.
             total, self.total = self.total, {}
             lattice.add_contribution(list(total.values()), update, size)
             self.total = total

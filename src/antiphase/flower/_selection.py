@@ -1,8 +1,8 @@
 """Identifies the client behind each node, and selects the nodes to ask.
 
 At every start, Flower gives new ids to nodes without an authentication key and to all nodes of a simulation.
-Participations are therefore counted by a persistent identity. This is either the node's authentication key, or a
-pseudonym on the client's disk, which the client sends with every reply.
+Participations are therefore counted by a persistent identity. The identity is either the node's authentication key, or
+a pseudonym on the client's disk, which the client sends with every reply.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class NodeSelection:
     ) -> list[int]:
         """Wait until enough nodes may be asked or the time is up, and return these nodes in random order.
 
-        With pseudonyms, a node that has not yet replied to this process may be asked: its reply contains its pseudonym.
+        If identities are pseudonyms, nodes that have not yet replied to this process may be asked as well, because
+        their pseudonyms become known only with their replies.
 
         Args:
             grid: Flower's grid.
-            allowed: maps the identity of a client to whether it may take part.
+            allowed: function that takes the identity of a client and returns True if the client may take part.
             wanted: number of nodes to wait for.
             wait: longest time to wait, in seconds.
             asked: nodes already asked for this release. They come last in the result. Otherwise, nodes that do not
@@ -76,7 +77,7 @@ class NodeSelection:
             time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
 
     def _is_known(self, node: Any) -> bool:
-        """Return whether a node has a persistent identity: a key, or a pseudonym in its reply."""
+        """Return True if a node has a persistent identity. Every node has one if identities are pseudonyms."""
         return self._kind == "pseudonym" or bool(node.public_key)
 
     def _check_keys(self, nodes: int) -> None:

@@ -8,9 +8,9 @@ The directory contains:
 - clients/: a ledger whose private part records which clients took part in each release
 
 A release is made by one atomic rename of state.npz. Both ledgers are updated before anything is broadcast. If the
-server is killed between the rename and these updates, it completes the ledgers from state.npz when it starts again. For
-this reason, the file has an authentication code. Files that version 0.1.0 wrote have no code; they are accepted if the
-run's ledger has their digest.
+server is killed between the rename and these updates, it completes the ledgers from state.npz when it starts again.
+The file must therefore be authentic, so it has an authentication code. Files that version 0.1.0 wrote have no code;
+they are accepted if the run's ledger has their digest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from antiphase._run import Run, critical_section, is_committed, unit_noise
 from antiphase._secret import Secret
 from antiphase.flower._wire import Answer, Arrays
 
-SAVE_EVERY = 16  # releases between two saved noise states; a restart recomputes the noise of at most this many
+SAVE_EVERY = 16  # releases between two saved noise states; a restart recomputes the noise of at most 16 releases
 NAME_BYTES = 8  # bytes of a client's name; two clients with the same name would count as one client, which is harmless
 
 
@@ -60,7 +60,7 @@ class InitOptimizer(Protocol):
 
 @final
 class Session:
-    """Gives one server process exclusive access to a directory.
+    """Manages a server's directory, to which one server process has exclusive access.
 
     Call `open`. Then call `noise` and `release` for each release. Call `close` at the end.
 
@@ -115,8 +115,8 @@ class Session:
             plan: plan that the server enforces.
             directory: directory of the server. It holds the secret, so do not store it with the released model.
             settings: settings that must not change within a run; empty to use the settings in the ledger.
-            model: model before the first release. If the run is resumed, its names, shapes and dtypes must match the
-                stored model.
+            model: model before the first release. If the run is resumed, the names, shapes and dtypes of its arrays
+                must match the stored model.
             init_optimizer: returns the optimizer state for a new model.
             secret: secret of the run. If None, a new run generates a secret and stores it in the directory.
         """
@@ -133,14 +133,14 @@ class Session:
         shapes = {name: value.shape for name, value in first.model.items()}
         dtype = _noise_dtype(first.model)
         dtype_of_noise = dtype if plan.mechanism.lattice is None else None  # on a lattice, noise consists of integers
-        lock = DirectoryLock(directory)  # so that no other server can replace the secret before the run is locked
+        lock = DirectoryLock(directory)  # keeps other servers from replacing the secret before the run is locked
         try:
             own = _own_secret(directory) if secret is None else secret
             run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=dtype_of_noise)
         finally:
             lock.release()
         try:
-            # If a server was killed right before the rename, it left a file with the noise of the next release.
+            # If a server was killed right before the rename, it left a file with a model that contains the next noise.
             remove_unfinished(directory)
             stored = read_state(directory)  # again, now that the run is locked
             here = directory / "clients"
@@ -229,7 +229,8 @@ class Session:
             self.history.apply(entry)
         if not self.history.settings:
             self._enter({"kind": "open", **settings})
-            self._enter({"kind": "state code"})  # before the state file exists, so the file always needs a code
+            # This entry is made before the state file exists, so every state file of this run needs a code.
+            self._enter({"kind": "state code"})
             self._ledger.keep()
         elif settings and (differing := self._differing(settings)):
             raise InvalidArgument(
@@ -251,7 +252,8 @@ class Session:
         if new or (settings and not self.state.code):
             self.state = self.state.write(self._directory, self._state_key)
         if settings and not self.history.needs_code:
-            self._enter({"kind": "state code"})  # only after the file has a code, in case this process is killed
+            # This entry is made only after the file has a code, because this process may be killed in between.
+            self._enter({"kind": "state code"})
         # Data that a killed process wrote may be only in the operating system's cache. Sync it, so that a power loss
         # cannot undo releases that have been broadcast.
         self._ledger.keep()
@@ -277,7 +279,8 @@ class Session:
         """Return the names of settings that differ from the run's settings.
 
         If the run did not record "dropouts", that setting is not compared. The reason why a run has no lattice is never
-        compared, because it is determined only for a new run. The run's header ensures that the kind of noise is kept.
+        compared, because it is determined only for a new run. The run's header ensures that a resumed run keeps its
+        kind of noise.
         """
         given = self.history.settings
         names = (set(settings) | set(given)) - {"kind", NO_LATTICE}
@@ -342,7 +345,7 @@ def _own_secret(directory: Path) -> Secret:
     """Return the secret stored in the directory. A new run first generates a secret and replaces any stored secret."""
     path = directory / "secret"
     if not file_exists(directory / "run" / "run.json"):
-        path.unlink(missing_ok=True)  # no run has used it, and whoever put it there knows it
+        path.unlink(missing_ok=True)  # no run has used this secret, and whoever put the file there knows the secret
         Secret.generate().save(path)
     elif not file_exists(path):
         raise Corrupted(

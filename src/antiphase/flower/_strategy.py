@@ -53,63 +53,63 @@ WhenShort = Literal["retry", "release"]
 class DPFTRL(Strategy):
     """Federated averaging with correlated noise, for clients that are not always available.
 
-    A release is one update of the model. Release t of a plan with clipping norm c and noising matrix N computes
+    A release is one new model. In release t of a plan with clipping norm c and noising matrix N, the server computes
 
         update_t = (sum of the clipped updates of `goal` clients + c (N z)_t) / goal
 
-    and passes it to the server optimizer. Here z holds independent normals with standard deviation `noise_std`.
+    and passes update_t to the server optimizer. Here z holds independent normals with standard deviation `noise_std`.
 
     Every update is clipped again on the server. A client that took part in release t may take part again in release
     t + separation or later; the server enforces this with its own record. A release is made by one atomic rename on
     disk, before anything is broadcast. If the server is killed, run the same script again to resume.
 
     By default, a release begins with a check-in, which uses no client data and decides who takes part. If a client
-    crashes or does not reply after the check-in, it still counts as a participant, and its update is zero. The option
-    `dropouts` changes this.
+    crashes or does not reply after the check-in, it still counts as a participant, and its update is zero. With
+    dropouts="replace", there is no check-in, and other clients replace those that drop out.
 
     **Guarantee**: the plan's guarantee holds for each client (`Problem.unit` says what a client represents), under the
-    plan's adjacency, for all models that leave the server. It requires persistent client identities: see `identity`.
+    plan's adjacency, for all models that leave the server. It requires persistent client identities (see `identity`).
     `report` states the guarantee for the participation that was achieved.
 
     Args:
-        plan: plan with `MinSeparation` participation. Its clipping norm bounds the update of a client.
+        plan: plan with `MinSeparation` participation. The plan's clipping norm bounds the update of a client.
         directory: directory of the server. It holds the secret and the record of who took part.
         goal: number of places in a release (clients that take part). The sum of the updates is divided by `goal`,
             however many updates arrive.
         optimizer: server optimizer; None for the optimizer that matches the plan's workload. A restarted server may
             use a different optimizer if that optimizer can continue from the stored state. The ledger does not record
             the optimizer.
-        identity: how the server's record identifies clients: "pseudonym", which `participation_mod` keeps on the
-            client's disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes.
-            Node ids cannot be used, since Flower assigns new ids at every start.
+        identity: how the server's record identifies clients. "pseudonym": by a random name that `participation_mod`
+            keeps on the client's disk. "key": by the node's authentication key; the SuperLink must authenticate its
+            SuperNodes. Node ids cannot be used, because Flower may assign new ids at every start.
         separation: minimum distance between two releases that a client takes part in; None for the plan's separation.
             With a smaller separation, clients may return sooner than planned, and the report states the privacy cost.
-        dropouts: rule for a client that was asked to train and then fails or does not reply in time. "zero": its update
-            is zero, and it keeps its place and uses up its participation. So its failure cannot change who else takes
-            part. "replace": another client gets its place. The guarantee then assumes that crashes, kills and delays do
-            not depend on the clients' data. The rule cannot change within a run. A run started by a version that did
-            not record the rule keeps "replace". The report states the rule.
+        dropouts: rule for a client that was asked to train and then fails or does not reply in time. "zero": the client
+            keeps its place, uses up a participation, and contributes zero. Its failure therefore cannot change who else
+            takes part. "replace": another client gets the place. The guarantee then assumes that crashes, kills and
+            delays do not depend on the clients' data. The rule cannot change within a run. A run started by a version
+            that did not record the rule keeps "replace". The report states the rule.
         oversampling: number of clients that are asked to check in (or to train, if dropouts="replace") for each place.
         when_short: what to do if fewer than `goal` clients check in (or fewer than `goal` updates arrive in time, if
             dropouts="replace"). "retry": release nothing, keep in memory what arrived, and ask more clients. "release":
             release the sum of the updates that arrived (possibly none), with the same noise and divisor.
         attempts: number of consecutive attempts with too few clients after which `start` raises `Refused`.
-        wait: longest time in seconds to wait for `goal` eligible clients to connect, and then again for these clients
-            to check in.
+        wait: longest time in seconds to wait for `goal` eligible clients to connect. The server then waits at most this
+            long for the clients to check in, or longer while check-ins keep arriving.
         zero_above: an update counts as zero if an entry exceeds `zero_above` times the clipping norm in absolute value.
             If None, such updates are clipped like all others. This setting may change at a restart.
-        raw_metrics: whether to average and return the clients' own metrics. They have no noise, and no guarantee covers
-            them.
-        simulated_goal: for simulations with few clients. A release then has this many places instead of `goal`, the sum
-            of the updates is divided by this number, and the noise is scaled by simulated_goal / goal. So the noise in
-            the mean update is the same as with `goal` clients. Such a run is not private, and no guarantee is ever
-            stated for it.
+        raw_metrics: if True, the clients' own metrics are averaged and returned. They have no noise, and no guarantee
+            covers them.
+        simulated_goal: number of places in a release of a simulation with few clients. The sum of the updates is
+            divided by `simulated_goal`, and the noise is scaled by simulated_goal / goal. The noise in the mean update
+            is therefore the same as with `goal` clients. Such a run is not private, and no guarantee is ever stated for
+            it.
         secret: secret of the run. If None, a new run generates a secret and stores it in the directory.
-        lattice: whether a new run sums updates and adds noise in exact integers, so that the guarantee covers every bit
-            of the released models (docs/lattice-noise.md). The strategy of the plan is then rounded to a lattice, with
-            the same epsilon. None uses a lattice if the strategy has lattice noise, and floating point otherwise. True
-            raises an error if the strategy has no lattice noise. False uses floating point. A run keeps the kind of
-            noise that it was started with, and the report states it.
+        lattice: kind of noise of a new run. On a lattice, updates are summed and noise is added in exact integers, so
+            that the guarantee covers every bit of the released models (docs/lattice-noise.md). The coefficients of the
+            strategy are then rounded, without a larger epsilon. None uses a lattice if there is lattice noise for the
+            plan, and floating point otherwise. True raises an error if there is no lattice noise for the plan. False
+            uses floating point. A run keeps the kind of noise that it was started with, and the report states it.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -143,7 +143,8 @@ class DPFTRL(Strategy):
             1e300,
             "multiply the updates and the clipping norm by the same factor",
         )
-        self.directory, self._secret = Path(directory).absolute(), secret  # the working directory may change
+        # The path is made absolute, because the working directory may change.
+        self.directory, self._secret = Path(directory).absolute(), secret
         self.goal = _check.positive_integer("DPFTRL", "goal", goal, "pass the number of updates in a release")
         self._places = self.goal
         if simulated_goal is not None:
@@ -156,7 +157,7 @@ class DPFTRL(Strategy):
         self._limit = planned.max_participations
         self._noise_scale = self._places / self.goal
         self._given, self._lattice = plan, _checked_lattice(plan, lattice)
-        self.plan = self._enforced(plan)  # `start` puts it on a lattice: the grid depends on the size of the model
+        self.plan = self._enforced(plan)  # `start` may add a lattice, whose grid depends on the size of the model
         self._planned = {"separation": planned.separation, "limit": self._limit}
         identity = _one_of("identity", identity, get_args(Identity))
         self._dropouts: Dropouts = _one_of("dropouts", dropouts, get_args(Dropouts))
@@ -205,8 +206,8 @@ class DPFTRL(Strategy):
         Args:
             grid: Flower's grid.
             initial_arrays: model before the first release. A resumed run uses only its names, shapes and dtypes.
-            num_rounds: number of releases after which to stop, counted from the start of the run; None for all steps of
-                the plan.
+            num_rounds: training stops after this many releases, counted from the start of the run; None for all steps
+                of the plan.
             timeout: time in seconds that clients have to train and reply. With dropouts="zero", a release waits this
                 long if a client does not reply.
             train_config: configuration sent to the clients with every training task.
@@ -231,7 +232,7 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        # With "zero", pull replies one at a time: a malformed reply must not make the server lose another reply.
+        # With "zero", pull replies one at a time, so that a malformed reply cannot make the server lose another reply.
         size = 1 if session.dropouts == "zero" else PULL_SIZE
         self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
@@ -463,7 +464,7 @@ class DPFTRL(Strategy):
         return answer
 
     def _check_unused_replies(self, session: Session, current: Round) -> None:
-        """Also read replies that are not needed, because their tokens may show that this release was already made."""
+        """Read replies that are not needed: their rollback tokens may show that this release was already made."""
         for message in self._mailbox.replies() if self._mailbox is not None else ():
             if self._answer(session, current, message) is not None:
                 session.counts["unused"] += 1
@@ -501,7 +502,7 @@ class DPFTRL(Strategy):
         """Compute the noisy mean update (sum + clip_norm * noise) / places, and make the release from it."""
         update: Arrays = {}
         lattice = session.run.plan.mechanism.lattice
-        if lattice is not None:  # integers with exact noise are released; the update is computed from them
+        if lattice is not None:  # `run.release` adds the noise in exact integers and returns the noisy sum
             released = session.run.release(session.state.release, current.total.values())
             update = {
                 name: value / self._places for name, value in zip(current.total, lattice.value(released), strict=True)
@@ -540,7 +541,7 @@ class DPFTRL(Strategy):
 
 
 def _checked_lattice(plan: Plan, lattice: bool | None) -> bool | None:
-    """Return `lattice`. Raises an error if the plan contradicts it."""
+    """Return `lattice`. Raise an error if it contradicts the plan."""
     if lattice is not None and not isinstance(lattice, bool):
         raise _check.invalid("DPFTRL", "lattice", "True, False or None", lattice, "omit it to let the strategy decide")
     if lattice is False and plan.mechanism.lattice is not None:
@@ -548,7 +549,7 @@ def _checked_lattice(plan: Plan, lattice: bool | None) -> bool | None:
             "DPFTRL got lattice=False, but the plan has a lattice.", hint="plan without lattice=True, or omit lattice"
         )
     if lattice:
-        rounded_strategy(plan.mechanism.strategy)  # raises an error if there is no lattice noise for it
+        rounded_strategy(plan.mechanism.strategy)  # raises an error if the strategy has no lattice noise
     return lattice
 
 

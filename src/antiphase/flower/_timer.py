@@ -1,4 +1,4 @@
-"""Reads and writes the client's file: its pseudonym and, for each run, the last participation and the last tasks."""
+"""Reads and writes the client's file. It has the pseudonym and, for each run, the last participation and tasks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ParticipationTimer:
         return Answer(self.client, task.release, status, last, releases, tokens)
 
     def record(self, task: Task) -> None:
-        """Store the token of a task for a new release. Earlier tokens are kept, since the reply may get lost."""
+        """Store the rollback token of a task for a new release. Earlier tokens are kept, since replies may get lost."""
         seen = self.seen.get(task.run_id, [])
         if not seen or task.release > seen[-1][0]:
             self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_TOKENS:]
@@ -116,5 +116,5 @@ def _read(directory: Path) -> ParticipationTimer:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupted(
             f"The client's file {path} cannot be read: {error}.",
-            hint="restore the file from a backup; without it, the client could take part too often",
+            hint="restore the file from a backup; without the file, the client could take part too often",
         ) from error

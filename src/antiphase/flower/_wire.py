@@ -37,8 +37,8 @@ class Task:
             server process and also counts failed rounds.
         separation: minimum distance between two releases that a client takes part in.
         clip_norm: clipping norm of an update.
-        raw_metrics: whether the client may send its metrics.
-        mark: rollback token of the release (see `RollbackTokens`), which the client stores and returns.
+        raw_metrics: True if the client may send its metrics.
+        mark: rollback token of the release (see `RollbackTokens`). The client stores the token and returns it later.
         phase: "check-in" asks who the client is and whether its timer allows it to take part; a check-in message does
             not contain the model. "train" asks for an update.
     """
@@ -62,8 +62,8 @@ class Answer:
         status: "ready" after a check-in, "update" after training, or "declined" if the client's timer does not allow it
             to take part.
         last: last release that the client started to train for before this task; -1 if none.
-        seen: releases of the tasks that the client received before, at most MOST_TOKENS.
-        marks: rollback tokens of these releases.
+        seen: releases of the last tasks that the client received before this task, at most MOST_TOKENS.
+        marks: rollback tokens of these releases, in the same order.
     """
 
     client: str
@@ -128,7 +128,7 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 
 
 def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return the arrays as a Flower record. They are made C-contiguous, so that `read_update` need not copy them."""
+    """Return the arrays as a Flower record. They are made C-contiguous: `read_update` accepts no other layout."""
     # np.ascontiguousarray would turn a scalar into a vector.
     return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
 
@@ -137,7 +137,7 @@ def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Array
     """Return the arrays in a client's reply. Raise `Malformed` unless names, shapes and dtypes match the model.
 
     The reply is not trusted, so its array headers are not parsed. Each array must start with exactly the header that
-    NumPy writes for the model's array. The rest is used without a copy.
+    NumPy writes for the model's array. The bytes after the header are used without a copy.
     """
     if list(content.array_records) != [ARRAYS]:
         raise Malformed(f"the reply must have exactly one ArrayRecord, {ARRAYS!r}")

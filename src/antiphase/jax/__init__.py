@@ -3,8 +3,8 @@
     run = ap.Run.open(plan, directory, leaves=apj.leaves(params), examples=len(x))
     optimizer = optax.chain(apj.add_correlated_noise(run), optax.scale(1 / batch_size), optax.sgd(0.1))
 
-Pass the optimizer the *sum* of the clipped gradients of the step's batch. Divide by the batch size after the noise, as
-`optax.scale` does above. docs/jax.md has a complete training loop.
+Pass the optimizer the *sum* of the clipped gradients of the step's batch. The transformations after
+`add_correlated_noise` divide by the batch size, as `optax.scale` does above. docs/jax.md has a complete training loop.
 """
 
 from importlib.util import find_spec as _find_spec
@@ -51,7 +51,10 @@ if not _TYPE_CHECKING:
     from antiphase._errors import Refused as _Refused
 
     class _RemovedName(_Refused, ImportError):
-        """Error for a removed name. It is also an ImportError, so that `from antiphase.jax import` shows its hint."""
+        """Error for a removed name.
+
+        It is an ImportError, because `from antiphase.jax import` would replace an AttributeError and its hint.
+        """
 
     def __getattr__(name: str) -> object:
         if name == "add_noise":

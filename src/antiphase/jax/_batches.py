@@ -1,4 +1,4 @@
-"""Iterates over the batches of a run, padded so that JAX compiles for only a few shapes."""
+"""Iterates over the batches of a run. The batches are padded, so that JAX compiles for only a few shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def pad(batch: Batch, multiple: int) -> Batch:
     """Return the batch, padded to the next positive multiple of `multiple`, so that JAX compiles for few shapes.
 
     Padding entries have index 0 and mask False. An empty batch is padded to size `multiple`. If you read the data
-    yourself, set the rows of padding to zero, as `batches` does, so that a wrong mask does not repeat example 0.
+    yourself, set the rows of padding to zero, as `batches` does. Otherwise, a wrong mask would count example 0 many
+    times.
 
     Args:
         batch: batch from `run.batch(step)`.
@@ -58,17 +59,19 @@ def batches(
 ) -> Iterator[Examples]:
     """Iterate over the run's batches, which are drawn by the sampler that the plan's guarantee assumes.
 
-    With random batches, the batch size is secret. The padded size depends on it, so also keep the padded size secret.
+    With random batches, the batch size is secret. Keep the padded size secret too, because it depends on the batch
+    size.
 
-    Rows of padding are zero. They must not be counted, so pass the mask to `clipped_sum`, as an argument of the
-    compiled step. A mask that the step closes over becomes a constant of the program, and is wrong for later batches.
+    Rows of padding are zero and must not be counted, so pass the mask to `clipped_sum`. Make the mask an argument of
+    the compiled step function. If the function closes over the mask, the mask becomes a constant of the program and is
+    wrong for later batches.
 
     Args:
         run: a run opened with examples=len(data).
         data: a tree of NumPy arrays, with the examples along the first axis.
         multiple: each batch is padded to a multiple of this number.
         start: index of the first step; None for the first step that is not committed. When you resume from a
-            checkpoint, pass the step of the checkpoint, which may be earlier.
+            checkpoint, pass the step of the checkpoint, which may be before the first step that is not committed.
         sharding: places the data and the mask on the devices of a mesh, such as
             NamedSharding(mesh, PartitionSpec("data")). Each process reads only the examples of its own devices. If
             None, the data and the mask are NumPy arrays.
@@ -109,8 +112,9 @@ def _examples(run: Run, data: Any, step: int, multiple: int, sharding: NamedShar
 def _rows(array: Any, indices: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[Any]:
     """Return rows of an array, with zeros for padding.
 
-    Copies of example 0 would also work if every step used the mask of its own batch. But if a step used the mask of a
-    different batch, copies would be counted, and example 0 would contribute many times the clipping norm.
+    Padding has index 0. Its rows could be copies of example 0 if every step used the mask of its own batch. But if a
+    step used the mask of a different batch, these copies would be counted, and example 0 would contribute many times
+    the clipping norm.
     """
     rows = np.asarray(array)[indices]
     rows[~mask] = np.zeros((), rows.dtype)

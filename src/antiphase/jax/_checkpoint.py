@@ -21,7 +21,7 @@ from antiphase._run import Run, secret_of
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
 from antiphase.jax._processes import is_whole, own_shards, place_of, shard_places, whole
 
-VERSION_1 = b"antiphase jax state, version 1\n"  # authenticated but not encrypted; still read, no longer written
+VERSION_1 = b"antiphase jax state, version 1\n"  # authenticated but not encrypted; it can be read, but not written
 VERSION_2 = b"antiphase jax state, version 2\n"
 KEY_LABEL = "jax state"
 TAG_BYTES = hashlib.sha256().digest_size
@@ -34,7 +34,7 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
 
     If JAX has several processes, every process must call `save`. Each process writes the shards on its own devices to
     its own file: for process 1 of 4, the path ends in ".1-of-4". Before you delete an older checkpoint, make sure that
-    all processes have finished saving, for example with `jax.experimental.multihost_utils.sync_global_devices`.
+    all processes have saved the new one, for example with `jax.experimental.multihost_utils.sync_global_devices`.
 
     Args:
         path: a file kept apart from the model, for example under private/ in the run's directory.
@@ -43,19 +43,20 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     """
     leaves = [piece for leaf in jax.tree.leaves(tree) for piece in _pieces(_with_dtype(leaf))]
     described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in leaves]
-    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time, since each may be copied from a device
+    # A generator copies only one array at a time from the device to the host.
+    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)
     try:
         write_sealed(regular_target(_own_file(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
     finally:
-        del tree, leaves  # tracebacks may show local variables, and these are secret
+        del tree, leaves  # these variables are secret, and tracebacks may show local variables
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
     """Return the tree that `save` wrote, with the shardings of `like`.
 
-    Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files in version 1 of the
-    format, which was not encrypted, can also be read. If JAX has several processes, every process must call `load`. The
-    number of processes and the shardings must be the same as when the tree was saved.
+    Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Unencrypted files in version 1
+    of the format can also be read. If JAX has several processes, every process must call `load`. The number of
+    processes and the shardings must be the same as when the tree was saved.
 
     Args:
         path: file written by `save`.
@@ -72,7 +73,7 @@ def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
 
 
 def _own_file(path: str | os.PathLike[str]) -> Path:
-    """Return the file of this process."""
+    """Return the path of this process's file."""
     if jax.process_count() == 1:
         return Path(path)
     return Path(f"{os.fspath(path)}.{jax.process_index()}-of-{jax.process_count()}")
@@ -129,7 +130,7 @@ def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
     if stored != wanted:
         raise InvalidArgument(
             f"The file {path} holds the arrays {stored}, but 'like' has {wanted}.",
-            hint="pass a tree with the same structure as the saved one, such as a newly initialised state",
+            hint="pass a tree with the same structure as the saved tree, such as a newly initialised state",
         )
 
 

@@ -24,7 +24,7 @@ from antiphase.jax._examples import explicit_axes, on_batch_axes, split_examples
 from antiphase.jax._lattice_sum import check_not_sharded, check_x64, lattice_sum
 
 Loss = Callable[..., Any]
-SUM_BLOCK = 512  # largest number of examples that are added in float32; see `_blockwise`
+SUM_BLOCK = 512  # largest number of examples in a block, whose sum is computed in float32; see `_blockwise`
 SMALLEST_NORM, LARGEST_NORM = 1e-30, 1e30
 SMALLEST_ENTRY, LARGEST_ENTRY = 1e-37, 1e37  # outside this range, float32 entries or their reciprocals are inexact
 ROUNDING_MARGIN = 2.0**-16  # exceeds the relative rounding error of one leaf's norm, which is a few times 2^-24
@@ -58,9 +58,9 @@ def clipped_sum(
 
         sum_i mask_i g_i min(1, clip_norm / |g_i|),   g_i = gradient of loss(params, *example_i)
 
-    The norm |g_i| is over all leaves together. To allow for rounding, the actual limit is smaller than `clip_norm` by a
-    factor of 1 - 2^-16 - leaves x 2^-24. An example counts as zero if its gradient is not finite or has an entry above
-    1e37 in absolute value.
+    The norm |g_i| is over all leaves (parameter arrays) together. To allow for rounding errors, gradients are actually
+    clipped to the slightly smaller norm clip_norm * (1 - 2^-16 - leaves * 2^-24). A gradient that is not finite, or has
+    an entry above 1e37 in absolute value, counts as zero.
 
     The loss sees one example at a time, **without a batch axis**: for a batch of images of shape (64, 28, 28, 1), it is
     called with an image of shape (28, 28, 1). For a loss that expects a batch, set keep_batch_axis=True. The loss then
@@ -68,28 +68,30 @@ def clipped_sum(
 
     **Guarantee**: each example contributes a vector of norm at most `clip_norm`, whatever its data, provided that its
     loss does not depend on other examples (no batch normalisation). Blocks of up to 512 examples are added in float32,
-    and the sums of the blocks in twice that precision. So one example can change the rounding errors of the others by
-    at most about clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are
-    summed over devices, however parameters and batch are sharded.
+    and the sums of the blocks are added in twice that precision. One example can therefore change the rounding errors
+    in the sum of the others by at most about clip_norm / 256, plus the rounding of the result. On a mesh, examples are
+    clipped before they are summed over devices, however parameters and batch are sharded.
 
-    Inside `jax.shard_map`, the sum is over the examples of each device: call `jax.lax.psum` on it, over the axes of the
-    examples and no others. Also pass whole parameters (no shards), and a loss without communication between devices. A
-    loss that communicates raises `Refused`: gradients would depend on examples of other devices, or be summed before
-    they are clipped. If devices have the same examples but different parameters, `Refused` is raised, since each shard
-    would be clipped on its own. This is not detected if check_vma=False and the loss does not communicate. If the loss
-    depends on the device, for example because dropout has one key per device, leaving out one example would move others
-    to a different device and change their gradients. Such a loss raises `Refused`, unless check_vma=False hides the
-    dependence. A batch that is the same on all devices raises `Refused`, because `jax.lax.psum` would count its
-    examples several times.
+    Inside `jax.shard_map`, each device sums the gradients of its own examples. Call `jax.lax.psum` on the result, over
+    the mesh axes of the examples and no others. Pass whole parameters (no shards). These mistakes raise `Refused`:
+
+    - The loss communicates between devices. Gradients would depend on examples of other devices, or be summed before
+      they are clipped.
+    - Devices have the same examples but different parameters. Each shard of a gradient would be clipped on its own.
+      With check_vma=False, this is not detected unless the loss communicates.
+    - The loss depends on the device, for example because dropout has one key per device. Leaving out one example would
+      move others to a different device and change their gradients. With check_vma=False, this is not always detected.
+    - The batch is the same on all devices. `jax.lax.psum` would count its examples several times. With
+      check_vma=False, this is not detected.
 
     For dropout and other randomness in the loss, pass the keys of `batches` as an element of the batch:
     `total(params, (*batch.data, batch.keys), batch.mask)`. A key belongs to an example and is secret. Other keys in the
     batch raise `Refused`: `jax.random.split` gives row i the i-th key, so leaving out one example would change the keys
     of all later ones. The sum would then change by many times `clip_norm`.
 
-    With a `lattice`, gradients are computed one at a time, truncated to the grid, and summed as exact integers (int64).
-    Lattice noise requires this; see docs/lattice-noise.md. Each contribution has an exact integer norm of at most
-    `lattice.norm`, and its bits depend on no other example.
+    With a `lattice`, gradients are computed one at a time, clipped, truncated to the grid, and summed as exact integers
+    (int64). Lattice noise requires this; see docs/lattice-noise.md. The integers of one example have a norm of at most
+    `lattice.norm`, and depend on no other example.
 
     Args:
         loss: function (params, *example) -> scalar loss of one example. With has_aux, it returns (loss, aux), where aux
@@ -97,12 +99,12 @@ def clipped_sum(
         clip_norm: `clip_norm` of the plan's problem, between 1e-30 and 1e30.
         microbatch: number of per-example gradients in memory at once, at most 512; None for 512. It must divide the
             batch size.
-        has_aux: whether the loss returns (loss, aux).
-        return_losses: whether to return the losses of the examples, even without aux.
+        has_aux: if True, the loss returns (loss, aux).
+        return_losses: if True, the losses of the examples are returned even if has_aux is False.
         batch_axis: axis of the examples in the arrays of the batch, like `in_axes` of `jax.vmap`. It is an integer, or
             a tuple with an entry (an integer, None, or a tree of them) for each element of the batch. None means that
             all examples share the array. A shared array must not depend on any example.
-        keep_batch_axis: whether the loss is given each example with a batch axis of size 1.
+        keep_batch_axis: if True, the loss gets each example with a batch axis of size 1.
         lattice: `plan.mechanism.lattice`; None if the plan has no lattice. A lattice needs jax_enable_x64 and
             microbatch=None.
 
@@ -180,8 +182,9 @@ def _blockwise(
 
     In a plain float32 sum of thousands of examples, one example can change how all later additions are rounded. It can
     thus change the sum by twice its own norm (Casacuberta et al. 2022). In a block of n examples, one example can
-    change the rounding of the block's sum by at most about n^2 / 4 times 2^-24 clip_norm, as in `antiphase.torch`.
-    Between blocks, the error of each addition is kept in a second number.
+    change the rounding of the block's sum by at most about n^2 / 4 * 2^-24 * clip_norm. The same bound is used in
+    `antiphase.torch`. When the sums of the blocks are added, the rounding error of each addition is kept in a second
+    number.
 
     Each block takes evenly spaced examples from the whole batch, so on a mesh every device has a part of each block.
     """
@@ -193,7 +196,7 @@ def _blockwise(
     rows = -(-examples // blocks)
 
     def cut(array: jax.Array) -> jax.Array:
-        missing = rows * blocks - examples  # rows of padding, fewer than `blocks`; `used` is False for them
+        missing = rows * blocks - examples  # number of padding rows, for which `used` is False; fewer than `blocks`
         if not missing:
             padded = array
         elif jnp.issubdtype(array.dtype, jax.dtypes.prng_key):  # there is no zero key to pad with
@@ -299,5 +302,5 @@ def _flags(mask: Any) -> jax.Array:
 
 
 def wide_dtype(array: Any) -> Any:
-    """Return the array's dtype, or float32 if it is narrower: half-precision sums lose contributions of examples."""
+    """Return the array's dtype, or float32 if that dtype is narrower. Sums in half precision would lose examples."""
     return jnp.promote_types(jnp.result_type(array), jnp.float32)

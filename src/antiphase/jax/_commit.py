@@ -40,7 +40,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
 
     Args:
         run: the run passed to `add_correlated_noise`.
-        state: state of the whole optimizer after the step; `opt_state` of a `flax.nnx.Optimizer`.
+        state: state of the whole optimizer after the step. For a `flax.nnx.Optimizer`, pass its `opt_state`.
         params: parameters after the step, with exactly the leaves that the run was opened with. It may be an
             Equinox module, or nnx.state(model, nnx.Param).
         indices: indices of all examples used in the step, without repetition and in any order. They must be the run's
@@ -49,7 +49,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     state = unwrapped(state)
     noise = noise_state_of(state)
     step = int(noise.step) - 1
-    jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on all devices
+    jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # waits for all devices
     agree(run, lambda: _check(run, noise, params, indices))
     if run.plan.mechanism.lattice is not None:
         check_no_accumulation(state)
@@ -101,7 +101,7 @@ def report(run: Run, state: Any) -> PrivacyReport:
 
 
 def _as_bits(leaf: Any) -> Any:
-    """Return a leaf with a NumPy dtype. Leaves of other dtypes (bfloat16, PRNG keys) become integers of equal bits."""
+    """Return a leaf with a NumPy dtype. Bits of leaves with other dtypes (bfloat16, PRNG keys) are read as integers."""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     kind = np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else None
@@ -128,6 +128,6 @@ def _check_batch(run: Run, step: int, indices: ArrayLike | None) -> None:
     own = run.batch(step)
     if not np.array_equal(np.sort(np.asarray(indices), axis=None), np.sort(own.indices[own.mask])):
         raise Refused(
-            f"The examples used in step {step} are not the run's own batch. The guarantee depends on that batch.",
+            f"The examples used in step {step} are not the run's own batch. The guarantee holds only for that batch.",
             hint="take batches from run.batch(step) or antiphase.jax.batches, and use all their examples",
         )

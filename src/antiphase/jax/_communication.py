@@ -5,8 +5,8 @@ communicates, for example, if it has synchronised batch statistics or sharded pa
 wrong: the loss sees examples of other devices, its gradients are summed over devices before they are clipped, or each
 device has only a part of a gradient and clips it by the norm of that part.
 
-The gradient of an example must not depend on the device either, as it does if dropout has one key per device. Leaving
-out one example moves others to a different device, so their gradients would change too.
+The gradient of an example must not depend on the device either. It does, for example, if dropout has one key per
+device. Leaving out one example moves others to a different device, so their gradients would change too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 from antiphase._errors import Refused
 
 HARMLESS = ("pvary", "pcast")  # operations that name a mesh axis, but send nothing
-POSITION = "axis_index"
+POSITION = "axis_index"  # operation that returns a device's index along a mesh axis
 HINT = (
-    "call clipped_sum outside of jax.shard_map, on a mesh with AxisType.Auto or AxisType.Explicit: there, parameters "
+    "call clipped_sum outside of jax.shard_map, on a mesh with AxisType.Auto or AxisType.Explicit, where parameters "
     "may be sharded. Replace synchronised batch normalisation by layer or group normalisation"
 )
 
@@ -36,23 +36,28 @@ def manual_axes() -> frozenset[str]:
 def check_no_communication(gradients: Callable[..., Any], params: Any, arrays: list[Any]) -> None:
     """Raise `Refused` if the gradients of the examples depend on other devices, or on the device they are computed on.
 
-    With check_vma=False and `jax.pmap`, JAX does not know which values differ between devices. The check then refuses
-    only random keys among the values that the loss closes over and the arrays that all examples share.
+    The gradients depend on other devices if the loss communicates. They depend on their own device if the loss asks for
+    the device's index. They also do so if a value that the loss closes over, or an array that all examples share,
+    differs between devices. With check_vma=False and in `jax.pmap`, JAX does not know which of these values differ.
+    Then all of them that look like random keys are refused, and no others.
 
-    Call it inside `jax.shard_map` only: it traces the gradients once more.
+    Call it only inside `jax.shard_map` or `jax.pmap`. Elsewhere there is nothing to check, and it would trace the
+    gradients a second time.
 
     Args:
-        gradients: function of (params, arrays) that computes the gradients of one device's examples.
+        gradients: function (params, arrays) -> gradients of one device's examples.
         params: parameters.
         arrays: arrays of the examples.
     """
     axes, made = manual_axes(), jax.make_jaxpr(gradients)(params, arrays)
     for along in sorted(varying(made.consts) & axes):
         raise _depends_on_device(
-            f"it uses a value, other than the parameters and examples, that differs along {along!r}"
+            f"it uses a value that differs along the mesh axis {along!r} and is neither a parameter nor an example"
         )
     if not varying(arrays) and any(isinstance(value, jax.core.Tracer) and _is_key(value) for value in made.consts):
-        raise _depends_on_device("it uses a random key that may differ between devices, as check_vma is False")
+        raise _depends_on_device(
+            "it uses a random key that may differ between devices (JAX cannot tell with check_vma=False or jax.pmap)"
+        )
     for name, along in _collectives(made.jaxpr, axes):
         if name == POSITION:
             raise _depends_on_device(f"it calls {POSITION} for the mesh axis {along!r}")
@@ -65,8 +70,8 @@ def check_no_communication(gradients: Callable[..., Any], params: Any, arrays: l
 
 def _depends_on_device(how: str) -> Refused:
     return Refused(
-        f"The loss depends on the device that it runs on: {how}. Leaving out one example moves others to another "
-        "device. Their gradients would change too, so the sum would change by more than the clipping norm.",
+        f"The loss depends on the device that it runs on: {how}. Leaving out one example moves others to a different "
+        "device. Their gradients would change too, so the sum could change by more than the clipping norm.",
         hint="for dropout, pass batch.keys of antiphase.jax.batches: these keys belong to the examples",
     )
 
@@ -86,13 +91,15 @@ def varying(tree: Any) -> frozenset[Any]:
 def varying_axes(array: Any) -> frozenset[Any]:
     """Return the mesh axes of `jax.shard_map` along which an array differs between devices."""
     kind: Any = jax.typeof(array)
-    return frozenset(kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying)  # depends on JAX's version
+    # The name of the attribute depends on JAX's version.
+    return frozenset(kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying)
 
 
 def check_distributed(examples_axes: frozenset[Any]) -> None:
     """Raise `Refused` if all devices have the same examples: `jax.lax.psum` would count every example several times.
 
-    With check_vma=False and `jax.pmap`, JAX does not know which values differ between devices. Then nothing is checked.
+    With check_vma=False and in `jax.pmap`, JAX does not know which values differ between devices, so nothing is
+    checked.
 
     Args:
         examples_axes: mesh axes along which the examples differ.
@@ -111,7 +118,7 @@ def check_distributed(examples_axes: frozenset[Any]) -> None:
 def check_whole(params_axes: frozenset[Any], examples_axes: frozenset[Any]) -> None:
     """Raise `Refused` if parameters differ between devices that have the same examples.
 
-    Each device then has a part of the parameters, and would clip only that part of a gradient.
+    Each device then has only a part of the parameters, and would clip only the corresponding part of a gradient.
 
     Args:
         params_axes: mesh axes along which the parameters differ.

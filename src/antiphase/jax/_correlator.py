@@ -1,8 +1,8 @@
 """Computes the correlated noise N z of one leaf (one parameter array): (buffers, step, z) -> (noise, new buffers).
 
 N is the noising matrix of the strategy, and each row of z holds independent normals for one step. The recursions are
-the same as on the host, computed in the dtype of the noise. Recursions that use past outputs use the rounded outputs,
-so that rounding an output has the same effect as rounding z.
+the same as on the host, computed in the dtype of the noise. If a recursion uses past outputs, it uses them after
+rounding. A rounding error of an output then has the same effect as a small change of z.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphase.strategies import (
     own_weight,
 )
 
-UNROLLED = 16  # number of terms of a sum that are compiled into one pass over memory
+UNROLLED = 16  # a sum is computed in passes over memory, each of which adds this many terms
 Draw = Callable[[Any], jax.Array]  # takes the index of a row of z, returns the row for the current leaf
 
 
@@ -44,7 +44,7 @@ class JaxCorrelator(ABC):
         Args:
             buffers: buffers after the previous step, shape (buffer_count, *leaf shape); zeros before step 0.
             step: index of the step, from 0.
-            draw: returns a row of z.
+            draw: function that takes the index of a row of z and returns this row.
         """
 
 
@@ -52,8 +52,8 @@ def correlator(strategy: Strategy, dtype: jnp.dtype) -> JaxCorrelator:
     """Return the correlator of a streaming strategy.
 
     Args:
-        strategy: strategy matrix C. Raises `InvalidArgument` if every step needs all rows of z, which only the host
-            supports.
+        strategy: strategy matrix C. If every step needs all rows of z, only the host can make the noise, and
+            `InvalidArgument` is raised.
         dtype: dtype of the noise.
     """
     return _correlator_for(strategy.recursion(), dtype)
@@ -127,7 +127,10 @@ class JaxMovingSum(JaxCorrelator):
 
 @final
 class JaxBuffers(JaxCorrelator):
-    """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i; see `Buffers.constants`."""
+    """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i.
+
+    `Buffers.constants` defines the scales and the losses.
+    """
 
     def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
         self.buffer_count = len(recursion.decay)
@@ -145,9 +148,10 @@ class JaxTree(JaxCorrelator):
     """Computes the highest tree node that a step completes, minus the left siblings that the node replaces.
 
     The steps are the leaves of a binary tree (see `TreeNodes`). A step completes a node if it is the last leaf below
-    the node. A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children.
-    If bit l of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set
-    bits above bit l.
+    the node. The value of a completed node is w z + (1 - w) (left + right). Here z is the row drawn for the node, w is
+    the weight of its level, and left and right are the values of its children. If bit l of the step is set, a completed
+    node of level l is stored until its parent is completed. The index of its buffer is the number of set bits above
+    bit l.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -205,10 +209,10 @@ def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:
 def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
     """Return sum_i weights[i] * buffers[i], added in order of i.
 
-    The sum is elementwise, not a matrix product, so that sharding does not change the bits. It is written out term by
-    term: on a CPU, XLA's reduction over the first axis is a thousand times slower for leaves with two axes.
+    The sum is elementwise. The bits of a matrix product could depend on the sharding. The sum is also not a reduction
+    over the first axis, which XLA computes a thousand times slower on a CPU if leaves have two axes.
     """
-    # Without the barrier, XLA computes the weights again for every element.
+    # Without the barrier, XLA would compute the weights again for every element.
     weights = jax.lax.optimization_barrier(weights)  # type: ignore[no-untyped-call]
 
     def add(start: Any, total: jax.Array, count: int) -> jax.Array:

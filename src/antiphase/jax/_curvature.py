@@ -28,8 +28,8 @@ def curvatures(
 ) -> Curvatures:
     """Estimate the curvatures (Hessian eigenvalues) of a loss, to pass to `Problem(objective=...)`.
 
-    The method is stochastic Lanczos quadrature. Use public data only: the result, and any plan made with it, depends on
-    the data, and the privacy guarantee does not cover what the plan reveals about that data.
+    The method is stochastic Lanczos quadrature. Use public data only. The result and any plan made with it depend on
+    the data, and the privacy guarantee does not cover what they reveal about the data.
 
     Args:
         loss: function that maps the parameters to the mean loss over a public batch.

@@ -1,8 +1,9 @@
 """Stores errors of host callbacks until `commit` or `report` can raise them.
 
-If a host callback raises on one device, the other devices wait in their next collective until XLA aborts the process.
-So with several devices, the callback logs the error and returns, and the noise of the step is NaN. The next `commit` or
-`report` raises the error. With a single device, the callback raises the error, and JAX wraps it in an error of its own.
+If a host callback raises an error on one device, the other devices wait in their next collective until XLA aborts the
+process. With several devices, the callback therefore logs the error and returns. The output of the step is then NaN,
+and the next `commit` or `report` raises the error. With a single device, the callback raises the error, and JAX wraps
+it in an error of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _deferred: WeakKeyDictionary[Run, dict[int, Exception]] = WeakKeyDictionary()
 
 
 def must_defer() -> bool:
-    """Return whether errors must be deferred, because other devices may wait for the one that runs the callback."""
+    """Return True if errors must be deferred because other devices may wait for the one that runs the callback."""
     return jax.device_count() > 1
 
 
 def explained(run: Run, step: int, error: Exception) -> Exception:
-    """Return the error to report for a step without noise: a clearer error than the original if the run was closed."""
+    """Return the error to report for a step whose noise could not be made. If the run was closed, the error says so."""
     if not is_closed(run):
         return error
     return Refused(
@@ -37,7 +38,9 @@ def explained(run: Run, step: int, error: Exception) -> Exception:
 def defer_error(run: Run, step: int, error: Exception) -> None:
     """Log the error of a step and store it for `raise_deferred`."""
     _deferred.setdefault(run, {})[step] = error
-    logging.getLogger("antiphase").error("The noise of step %d was refused, so its output is NaN: %s", step, error)
+    logging.getLogger("antiphase").error(
+        "The noise of step %d was refused, so the output of the step is NaN: %s", step, error
+    )
 
 
 def clear_error(run: Run, step: int) -> None:

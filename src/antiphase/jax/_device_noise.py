@@ -1,6 +1,7 @@
-"""Generates noise on the device: at each step, asks the run for permission and a key, and draws standard normals z.
+"""Generates noise on the device.
 
-Also checks, before the first step, that the device computes the plan's noise correctly.
+At each step, a host callback asks the run for permission and returns a key. The device draws the standard normals z
+with this key. Before the first step, `check_device_noise` checks that the device computes the plan's noise correctly.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KeyWords = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def device_key(run: Run) -> KeyWords:
-    """Return the Threefry key of a run's device noise, as two 32-bit words. It is independent of the host's keys."""
+    """Return the Threefry key of a run's device noise, as two 32-bit words. It is independent of keys on the host."""
     root = run.plan.root or run.plan.fingerprint
     data = secret_of(run).derive("device noise", "jax", run.run_id, root, dtype_of(run), length=8)
     return np.frombuffer(data, dtype="<u4").astype(np.uint32)
@@ -42,9 +43,9 @@ def device_key(run: Run) -> KeyWords:
 
 @final
 class DeviceKey:
-    """Gives compiled programs the device key, once per step, if the run allows the step.
+    """Gives compiled programs the device key at each step that the run allows.
 
-    Programs receive the key from a host callback, so it is not a constant of the program and not part of any state.
+    Programs receive the key from a host callback, so the key is neither a constant of a program nor part of any state.
 
     Args:
         run: an open run, which decides which steps are allowed. From now on, its noise comes only from the device.
@@ -93,7 +94,7 @@ class DeviceKey:
         return t
 
     def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
-        """Fetch the key of a step, and whether it may be used, with a host callback on every device of the mesh."""
+        """Call `read` for a step in a host callback on every device of the mesh, if any, and return its result."""
         key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
         allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
         position = _positions(state)
@@ -120,11 +121,11 @@ def _positions(state: NoiseState) -> tuple[Any, ...]:
 
 
 def check_generator() -> None:
-    """Raise `Refused` if a JAX setting changes the numbers that a key generates: replays would get different noise."""
+    """Raise `Refused` if a JAX setting changes the numbers that a key generates. Replays would get different noise."""
     if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         raise Refused(
-            "With jax_threefry_partitionable=False, JAX draws random numbers that differ from those with the default, "
-            "jax_threefry_partitionable=True. Device noise always uses the default.",
+            "Device noise needs jax_threefry_partitionable=True, the default, because JAX draws different random "
+            "numbers with jax_threefry_partitionable=False.",
             hint="leave jax_threefry_partitionable at its default, or use source='host', which ignores this setting",
         )
 
@@ -147,11 +148,13 @@ def standard_normals(
     """Return a row of z for one leaf. The values depend only on (key, leaf, row).
 
     The address of the row is row * leaves + leaf, and Threefry encrypts this address with the key. Encryption is
-    one-to-one, so no two pairs of row and leaf share a stream. Each entry is the scaled sum of two draws. A single
-    float32 draw of `jax.random.normal` lies between -5.42 and 5.22 standard deviations: with a small noise multiplier,
-    a noisy sum that such a draw cannot explain would reveal that an example took part. The scaled sum lies between
-    -7.66 and 7.38 (float64: within 11.6). There is no proof of how much this limited range adds to delta; reports state
-    the assumption that the draws are normal.
+    one-to-one, so no two pairs of row and leaf share a stream.
+
+    Each entry is the sum of two draws, divided by sqrt(2). A single float32 draw of `jax.random.normal` lies between
+    -5.42 and 5.22 standard deviations. With a small noise multiplier, noise in this range could not explain some noisy
+    sums unless a certain example took part, so these sums would reveal the example. The scaled sum of two draws lies
+    between -7.66 and 7.38 (float64: within 11.6). It is not proved how much this limited range adds to delta, so
+    reports state the assumption that the draws are normal.
 
     Args:
         key: key of two 32-bit words.

@@ -1,8 +1,8 @@
 """Random keys of the examples, from the run's secret, for dropout, augmentation and other randomness in a loss.
 
-With keys from `jax.random.split`, row i of a batch gets the i-th key. If the key that was split is known, leaving out
-one example gives all later examples different keys, and changes the sum of the clipped gradients by far more than the
-clipping norm.
+With keys from `jax.random.split`, row i of a batch would get the i-th key. Leaving out one example moves all later
+examples to other rows, and so gives them different keys. To someone who knows the key that was split, the sum of the
+clipped gradients would then change by far more than the clipping norm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL = "antiphase jax example keys"
 WORDS = 2  # number of 32-bit words in a Threefry key
 KEY_SIZES = (2, 4)  # numbers of words in the keys of JAX's generators
 _THREEFRY = jax.extend.random.threefry_prng_impl
-# The same generator as JAX's default, with a type of its own, by which `check_keys` recognises keys from a run.
+# The algorithm is JAX's default generator. The type is different, so that `check_keys` can recognise keys from a run.
 GENERATOR = jax.extend.random.define_prng_impl(
     key_shape=_THREEFRY.key_shape,
     seed=_THREEFRY.seed,
@@ -64,7 +64,7 @@ def example_keys(run: Run, step: int, indices: ArrayLike) -> jax.Array:
 
 @without_locals
 def key_words(run: Run, step: int, indices: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return the bits of the keys of `example_keys`, shape (indices, 2): the start of AES-256(step, index)."""
+    """Return the bits of the keys of `example_keys`, shape (indices, 2): the first half of AES-256(step, index)."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES
     from cryptography.hazmat.primitives.ciphers.modes import ECB
@@ -82,7 +82,7 @@ def typed(words: Any) -> jax.Array:
 
 
 def check_keys(arrays: list[Any]) -> None:
-    """Raise `Refused` if the examples have random keys that do not come from a run.
+    """Raise `Refused` if the examples have random keys that do not come from a run, or arrays that look like such keys.
 
     Args:
         arrays: arrays of a batch, with the examples along the first axis.
@@ -97,8 +97,9 @@ def check_keys(arrays: list[Any]) -> None:
             )
         if is_foreign:
             raise Refused(
-                f"The batch contains {what}. If the keys belong to rows and their seed is known, leaving out one "
-                "example changes the keys of all later ones, so the sum changes by much more than the clipping norm.",
+                f"The batch contains {what}. If keys are assigned to rows and their seed is known, leaving out one "
+                "example changes the keys of all later examples. The sum then changes by much more than the clipping "
+                "norm.",
                 hint="pass batch.keys of antiphase.jax.batches, or antiphase.jax.example_keys(run, step, indices); "
                 "convert data that are not keys to a different dtype",
             )

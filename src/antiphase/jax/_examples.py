@@ -32,8 +32,8 @@ def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: in
     Args:
         batch: tuple of arrays or trees.
         batch_axis: as for `clipped_sum`.
-        keep_batch_axis: whether an example keeps a batch axis of size 1.
-        count: number of examples, the length of the mask.
+        keep_batch_axis: True if each example keeps a batch axis of size 1.
+        count: number of examples, which is the length of the mask.
     """
     if not isinstance(batch, (tuple, list)):
         hint = "pass a tuple of the loss's arguments after the parameters, such as (x, y)"
@@ -70,7 +70,7 @@ def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: in
 
 
 def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[int | None]:
-    """Return the batch axis of each array, from a tree that is a prefix of the batch, as for `jax.vmap`."""
+    """Return the batch axis of each array. `batch_axis` is a tree prefix of the batch, as for `jax.vmap`."""
     given = tuple(batch_axis) if isinstance(batch_axis, list) else batch_axis
     try:
         found = jax.tree.broadcast(given, batch, is_leaf=lambda part: part is None)
@@ -89,13 +89,13 @@ def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[i
 def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], used: jax.Array) -> Any:
     """Call function(params, arrays, used), and let the compiler handle the mesh axes of the examples.
 
-    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples. So
-    these axes become automatic inside the function: the function computes the same values as on one device, and the
-    compiler decides which data to move. Other mesh axes stay explicit, and the loss sees them as in training without
-    privacy. The sums have the shardings of the parameters.
+    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples.
+    Inside the function, the mesh axes of the examples are therefore automatic: the compiler decides which data to move,
+    and the function computes the same values as on one device. Other mesh axes stay explicit, and the loss sees them as
+    in training without privacy. The sums have the shardings of the parameters.
 
     Args:
-        function: function of whole arrays that returns (sums, values of each example).
+        function: function (params, arrays, used) -> (sums, values of each example), written as for one device.
         params: parameters.
         arrays: arrays of the examples.
         used: mask of the examples.

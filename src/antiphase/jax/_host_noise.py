@@ -1,4 +1,4 @@
-"""Host callbacks that give compiled programs the noise that the run generates on the host with AES."""
+"""Host callbacks through which compiled programs get noise. The run generates this noise on the host with AES."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class HostNoise:
     def read(self, step: Any, run_id: Any, history_hash: Any, *_: Any) -> list[NDArray[Any]]:
         """Return the noise of a step for clipping norm 1, one array per region. Repeated reads return the same noise.
 
-        If the run does not allow the step, raise an error, or return NaN (on a lattice, `REFUSED_INTEGER`) if the
-        error must be deferred.
+        If the run does not allow the step, raise an error. If the error must be deferred (see `must_defer`), return
+        arrays of NaN instead, or of `REFUSED_INTEGER` if the plan has a lattice.
         """
         try:
             made = self._read(step, run_id, history_hash)
@@ -64,7 +64,7 @@ class HostNoise:
         return made
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any) -> int:
-        """Return the step if the state belongs to this run and follows from the outputs in its ledger."""
+        """Return the step. Raise an error unless the state belongs to this run and follows from the run's ledger."""
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
         set_noise_source(self._run, "host")  # raises if the run is closed
@@ -75,7 +75,7 @@ class HostNoise:
         with self._lock:
             t = self._allowed(step, run_id, history_hash)
             wanted = (t, self._run.committed)
-            # After a commit, read the noise from the run again, even for the same step: the run must count the replay.
+            # After a commit, read the noise from the run again, even for the same step: the run must count replays.
             if self._made is None or self._made[0] != wanted or not awaits_commit(self._run, t):
                 self._made = (wanted, [array.astype(self._dtype) for array in unit_noise(self._run, t)])
             return self._made[1]
@@ -86,8 +86,8 @@ def replicated_noise(
 ) -> list[jax.Array]:
     """Return the noise of a step, one whole array per leaf. Works inside and outside compiled programs.
 
-    The noise is read only after the updates are computed. While they are being computed, a background thread of the run
-    can generate the noise.
+    The callback runs only after the updates are computed. Until then, a background thread of the run can generate the
+    noise.
     """
     shapes: list[Any] = [jax.ShapeDtypeStruct(leaf.global_shape, dtype) for leaf in leaves]  # type: ignore[no-untyped-call]
     return list(io_callback(noise.read, shapes, state.step, state.run_id, state.history_hash, *_one_entry(updates)))

@@ -2,10 +2,10 @@
 
 A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. The
 proof in docs/lattice-noise.md needs two properties: the norm of these integers is at most `lattice.norm`, and they
-depend only on the example itself and on past releases. Because of the second property, the gradients of a batch are not
-computed together: otherwise, the last bits of one gradient could depend on the batch size and on the position of the
-example in the batch. Instead, a loop runs the same compiled program for every example, and the compiler does not know
-the number of iterations.
+depend only on the example itself and on past releases. If the gradients of a batch were computed together, the second
+property could fail: the last bits of one gradient could depend on the batch size and on the position of the example in
+the batch. Instead, a loop runs the same compiled program for every example. The compiler does not know the number of
+iterations, so the program does not depend on the batch size.
 
 The gradients, their norms and the clipping factors may have floating-point errors. These errors do not matter, because
 the exact squared norm of the resulting integers is checked. The check and the sum read the same integers from the state
@@ -27,8 +27,9 @@ from antiphase._lattice import SHRINKS, Lattice
 LIMB_BITS = 24
 LIMB_MASK = (1 << LIMB_BITS) - 1
 LIMBS = 6
-LARGEST_INTEGER = 1 << 48  # norms are at most 2^47
-SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # squares of entries in this range can be added in float64
+LARGEST_INTEGER = 1 << 48  # contributions have norms of at most 2^47
+# If the largest entry of a gradient is in this range, the sum of squares neither overflows nor underflows in float64.
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100
 
 
 def check_x64() -> None:
@@ -75,9 +76,9 @@ def lattice_sum(
     sums = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int64), params)
     if not len(used):
         return (sums, *each)
-    # The compiler does not know the number of iterations, so the loop is the same program for every batch size. That
-    # also holds if the mask is a constant, or if nothing is compiled around the loop: `jax.lax.fori_loop` would then
-    # become a scan of known length, which the compiler may unroll.
+    # The compiler must not know the number of iterations, so that the loop is the same program for every batch size.
+    # If the mask is a constant, or if nothing is compiled around the loop, `jax.lax.fori_loop` would become a scan of
+    # known length, which the compiler may unroll. The barrier and `jax.lax.while_loop` prevent this.
     end = jax.lax.optimization_barrier(jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0))  # type: ignore[no-untyped-call]
 
     def is_left(state: tuple[Any, ...]) -> Any:
@@ -126,7 +127,7 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
     def shrink(state: tuple[jax.Array, jax.Array, list[jax.Array]]) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
         attempt, factor, _ = state
         smaller = factor * (1.0 - jnp.exp2(attempt.astype(jnp.float64) - SHRINKS))
-        last = attempt >= SHRINKS  # more attempts have never been needed
+        last = attempt >= SHRINKS  # then all integers become zero; this has never happened
         return attempt + 1, smaller, [jnp.where(last, 0, array) for array in truncated(smaller)]
 
     start = (jnp.zeros((), jnp.int32), factor, truncated(factor))
@@ -135,7 +136,7 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
 
 
 def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
-    """Return whether the exact squared norm of the integers is at most norm^2; False if any exceeds 2^48 in size.
+    """Return True if the exact squared norm of the integers is at most norm^2 and none exceeds 2^48 in absolute value.
 
     The squares are added in limbs (digits) of 24 bits. With up to 2^36 integers, the sum of a limb cannot overflow.
     """
@@ -152,7 +153,7 @@ def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
         limbs[place + 1] += limbs[place] >> LIMB_BITS
         limbs[place] &= LIMB_MASK
     result = jnp.array(True)
-    for place in range(LIMBS):  # from the lowest limb up: the highest limb that differs decides
+    for place in range(LIMBS):  # the lowest limb comes first, so that the highest limb that differs decides
         allowed = norm**2 >> (LIMB_BITS * place)
         allowed = allowed & LIMB_MASK if place < LIMBS - 1 else allowed
         result = jnp.where(limbs[place] == allowed, result, limbs[place] < allowed)

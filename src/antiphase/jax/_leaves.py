@@ -1,4 +1,4 @@
-"""Finds names and shapes of the arrays in a parameter tree. Wrappers that libraries put around arrays do not matter."""
+"""Finds names and shapes of the arrays in a parameter tree, whatever wrappers a library puts around the arrays."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SCALARS = (bool, int, float, complex)
 
 
 def leaves(params: Any) -> dict[str, Leaf]:
-    """Return the names and shapes of all trained arrays in a tree, in JAX's order, to pass to `Run.open`.
+    """Return the names and shapes of all trained arrays in a tree, in the order of `jax.tree.leaves`, for `Run.open`.
 
-    A name is the path of the array, as `jax.tree_util.keystr` prints it. Names do not depend on wrappers. An array has
+    A name is the path of the array, as `jax.tree_util.keystr` prints it. Names do not depend on wrappers: an array has
     the same name inside and outside a Variable of Flax NNX or a box of Flax Linen. It also has the same name in a dict,
     a `FrozenDict` and a `FlatMap` of Haiku. Functions and strings are left out. Inside an Equinox module, everything
     that `equinox.is_inexact_array` rejects is also left out.
@@ -55,7 +55,7 @@ def _checked(found: list[tuple[str, Any]], params: Any, *, integers: bool = Fals
     if len(named) < len(found):
         names = [name for name, _ in found]
         twice = next(name for name in names if names.count(name) > 1)
-        raise invalid("leaves", "params", "a tree with distinct names", f"two arrays named {twice}", "rename its keys")
+        raise invalid("leaves", "params", "a tree with distinct names", f"two arrays named {twice}", "rename the keys")
     return named
 
 
@@ -66,12 +66,12 @@ def check_leaves(owned: dict[str, Leaf], given: Any, what: str, *, integers: boo
         owned: leaves that the run was opened with.
         given: tree to check.
         what: plural noun for the tree in the error message, such as "updates".
-        integers: whether the arrays may be integers, as sums on a lattice are.
+        integers: if True, the arrays may have any dtype, such as the int64 of sums on a lattice.
     """
     found = _checked(_named_arrays(given, _is_array if integers else _is_trained), given, integers=integers)
     if list(found.items()) != list(owned.items()):
         raise InvalidArgument(
-            f"The run makes noise for the arrays {_listed(owned)}. The {what} have {_listed(found)}.",
+            f"The run makes noise for the arrays {_listed(owned)}. The {what} have the arrays {_listed(found)}.",
             hint="open the run with leaves=antiphase.jax.leaves(params), where params has all trained arrays",
         )
 
@@ -96,7 +96,7 @@ def trained_arrays(tree: Any) -> list[Any]:
 def arrays_of(tree: Any) -> list[Any]:
     """Return the arrays and numbers of a tree, in JAX's order, without its functions, strings and other objects.
 
-    Inside an Equinox module, numbers are settings and not arrays.
+    Numbers inside an Equinox module are settings, so they are left out too.
     """
     return [leaf for _, leaf in _named_arrays(tree, in_equinox=_is_array)]
 
@@ -113,7 +113,7 @@ def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) ->
     """Return all named arrays and numbers in a tree; in Equinox modules, only those that `in_equinox` accepts."""
     module = _class("flax.nnx", "Module")
     if module is not None and isinstance(tree, module):
-        tree = sys.modules["flax.nnx"].state(tree)  # dicts instead of attributes, as nnx.Optimizer uses
+        tree = sys.modules["flax.nnx"].state(tree)  # a tree of dicts, as nnx.Optimizer uses
     equinox_module = _class("equinox", "Module")
     found: list[tuple[str, Any]] = []
 
@@ -143,9 +143,9 @@ def _is_unkeyed_mapping(node: Any) -> bool:
 
 
 def _as_dict(node: Any) -> Any:
-    """Convert a mapping to dicts, or return it unchanged if that would change the order of the leaves.
+    """Convert a mapping to dicts, or return it unchanged if the conversion would change the order of the leaves.
 
-    The noise of a leaf is found by its position, so names must be in the order of `jax.tree.leaves`.
+    Each leaf gets its noise by position, so names must be in the order of `jax.tree.leaves`.
     """
 
     def convert(part: Any) -> Any:

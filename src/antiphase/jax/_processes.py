@@ -53,16 +53,16 @@ def open_run(
     """Open a run for a parameter tree, in one process or in all processes of `jax.distributed` together.
 
     With one process, this is Run.open(plan, directory, leaves=antiphase.jax.leaves(params), ...). With several
-    processes, every process must call it at the same point of the program. Process 0 writes the ledger. Each process
-    generates noise only for the shards on its own devices. `commit` and `run.publish` are then collective: every
-    process must call them, and if one process raises an error, all do. `report` works on process 0 only.
+    processes, every process must call `open_run` at the same point of the program. Process 0 writes the ledger. Each
+    process generates noise only for the shards on its own devices. `commit` and `run.publish` are then collective:
+    every process must call them, and if one process raises an error, all do. `report` works on process 0 only.
 
     **Guarantee**: the noise is bit for bit the same as with one process, and it is added exactly once. This holds for
     any number of processes and any sharding of the parameters.
 
     Args:
         plan: plan to run; the same in every process.
-        directory: run directory. All processes need access to it, or must be given the same `secret`.
+        directory: run directory. Either all processes can access it, or all are given the same `secret`.
         params: parameter tree. With several processes, each array must be sharded or replicated over all devices.
         examples: size of the data set; required if the guarantee relies on random batches.
         secret: as for `Run.open`; the same in every process.
@@ -81,7 +81,7 @@ def open_run(
         return Run.open(plan, directory, leaves=named, dtype=dtype, background_noise=background_noise, **options)
     if plan.mechanism.lattice is not None:
         raise Refused(
-            f"Lattice noise is not supported with several JAX processes. There are {jax.process_count()}.",
+            f"Lattice noise is not supported with several JAX processes. JAX has {jax.process_count()}.",
             hint="use one process, or plan without lattice=True",
         )
     regions = map(own_region, named.values(), trained_arrays(params))
@@ -126,8 +126,9 @@ def agree(run: Run, check: Callable[[], Any]) -> Any:
 def shared_digest(run: Run, step: int, arrays: list[Any]) -> bytes:
     """Return a digest of arrays that may be sharded over several processes; the same in every process.
 
-    If every process has all entries, this is the digest of a run in one process. Otherwise, it is a hash of the digests
-    of the processes' own shards, so a replay needs the same processes and shardings.
+    If every process has all entries of all arrays, this is the same digest as for a run in one process. Otherwise, each
+    process computes a digest of its own shards, and the result is a hash of these digests. A replay then needs the same
+    number of processes and the same shardings.
     """
     transport = transport_of(run)
     if transport.size == 1 or all(map(is_whole, arrays)):

@@ -39,7 +39,7 @@ def split(state: Any) -> tuple[Any, Any]:
 
 
 def committed_state(state: Any) -> Any:
-    """Return the public part without the counters of `optax.MultiSteps`, which change with every micro-batch."""
+    """Return a state's public part without the counters of `optax.MultiSteps`, which change at every micro-batch."""
     return _without_counters(split(state)[0])
 
 
@@ -47,7 +47,7 @@ def join(public: Any, private: Any) -> Any:
     """Return the optimizer state that `split` was called with. Raises `InvalidArgument` if the parts do not match.
 
     Parts of different steps or runs must not be joined. With the buffers of a different step, noise would repeat or not
-    cancel as planned. With the sums of a different step, examples would be counted twice.
+    cancel as planned. With the accumulated gradients of a different step, examples would be counted twice.
 
     Args:
         public: public part.
@@ -101,7 +101,7 @@ def _without_counters(public: Any) -> Any:
 
 
 def _accumulation_position(part: Any) -> list[Any]:
-    """Return the values on which both parts of a `MultiSteps` state must agree: its counters and the noise position."""
+    """Return what both parts of a `MultiSteps` state must share: its counters and the `_position` of its noise."""
     inside = [value for noise in noise_states(part.inner_opt_state) for value in _position(noise)]
     return [part.mini_step, part.gradient_step, *inside]
 

@@ -26,8 +26,10 @@ class PrivateNoiseState:
         step: copy of `NoiseState.step`.
         run_id: copy of `NoiseState.run_id`.
         history_hash: copy of `NoiseState.history_hash`.
-        buffers: one array per leaf with the strategy's state, such as its last outputs.
-        key: in a simulation, a key of two 32-bit words. In a run, None, because the run provides the key at each step.
+        buffers: one array per leaf (parameter array). It holds what the strategy's recursion needs from earlier steps,
+            such as the last outputs.
+        key: for `simulate_noise`, a key of two 32-bit words. For a run, None, because the run provides the key at each
+            step.
     """
 
     step: jax.Array
@@ -37,7 +39,7 @@ class PrivateNoiseState:
     key: jax.Array | None
 
     def __repr__(self) -> str:
-        """Return a string without secrets, since states are printed and logged."""
+        """Return a string without secrets, because states may be printed or logged."""
         return f"PrivateNoiseState(step={self.step}, ...)"
 
 
@@ -46,7 +48,7 @@ class NoiseState(NamedTuple):
 
     Attributes:
         step: index of the next step, from 0, int32. Each optimizer step adds one.
-        run_id: the 128-bit id of the run, as four words; zero in a simulation.
+        run_id: the 128-bit id of the run, as four words; zeros for `simulate_noise`.
         history_hash: a 64-bit hash, as two words, of the initial parameters and the noisy sums of all steps so far. It
             lets the run detect a state with a different history.
         private: a `PrivateNoiseState` if the device generates the noise; () if the host does; None in the public part
@@ -101,7 +103,7 @@ def check_not_refused(history_hash: Any) -> None:
     """Raise `Refused` if a state comes from a step whose noise was refused."""
     if np.array_equal(np.asarray(history_hash), np.array(REFUSED_HASH, np.uint32)):
         raise Refused(
-            "The run refused the noise of this step, or of a step before it, so its output is NaN.",
+            "The run refused the noise of this step, or of a step before it, so the output of this step is NaN.",
             hint="the reason was logged when the step was computed; continue from the state before that step",
         )
 
@@ -109,9 +111,9 @@ def check_not_refused(history_hash: Any) -> None:
 def next_hash(history_hash: jax.Array, arrays: list[Any]) -> jax.Array:
     """Return the history hash after a step.
 
-    Each 32-bit word of the arrays is mixed separately, and the results are added, so the hash does not depend on
-    sharding or on the order of summation. The hash detects mistakes, not forgery. It reveals no more than the noisy
-    sums do. Two histories share a hash by chance with probability 2^-64.
+    Each 32-bit word of the arrays is mixed separately, and the results are added modulo 2^32. The hash therefore does
+    not depend on sharding or on the order of summation. It detects mistakes, not forgery, and reveals no more than the
+    noisy sums do. Two different histories have the same hash by chance with probability 2^-64.
 
     Args:
         history_hash: history hash before the step, two words.
@@ -145,7 +147,7 @@ def noise_states(state: Any) -> list[NoiseState]:
 
 
 def noise_state_of(state: Any) -> NoiseState:
-    """Return the noise state in an optimizer state. Raise an error unless noise is added first, to all leaves.
+    """Return the noise state in an optimizer state. Raise an error unless noise is added first, and to all leaves.
 
     The structure of the state shows how the optimizer is composed. Only `optax.MultiSteps`, which sums gradients, may
     come before the noise. Any other transformation there would see gradients without noise: it could store them, omit
@@ -181,7 +183,7 @@ def _check_not_skipping(state: Any) -> None:
     """Raise `Refused` if `MultiSteps` can skip updates: one example could then remove a whole micro-batch."""
     if jax.tree.leaves(state.skip_state):
         raise Refused(
-            "The optimizer can skip updates depending on gradients without noise.",
+            "The optimizer decides from gradients without noise whether to skip an update.",
             hint="call optax.MultiSteps without should_skip_update_fn; clipped_sum already drops non-finite gradients",
         )
 
@@ -199,7 +201,7 @@ def _check_accumulators(state: Any) -> None:
 
 
 def check_no_accumulation(state: Any) -> None:
-    """Raise `Refused` if `optax.MultiSteps` accumulates gradients before lattice noise, since its sums are rounded."""
+    """Raise `Refused` if `optax.MultiSteps` accumulates gradients before lattice noise: it would round exact sums."""
     found = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, optax.MultiStepsState))
     if any(isinstance(part, optax.MultiStepsState) for part in found):
         raise Refused(

@@ -46,7 +46,7 @@ from antiphase.strategies import Strategy
 Source = Literal["host", "device"]
 UPDATES = "updates"
 CheckTree = Callable[[Any, str], None]
-RequestKey = Callable[[NoiseState], tuple[jax.Array, Any]]  # the key of a step, and whether it may be used
+RequestKey = Callable[[NoiseState], tuple[jax.Array, Any]]  # returns a step's key, and True if the run allows the step
 
 
 def add_correlated_noise(
@@ -58,32 +58,35 @@ def add_correlated_noise(
     matrix of the plan's mechanism.
 
     Put it first in the chain, and put anything that divides by the batch size after it. With `optax.MultiSteps`, set
-    use_grad_mean=False. For each micro-batch, `optax.MultiSteps` computes an update and discards it. This does not use
-    up noise, because the noise depends only on the run and on `NoiseState.step`.
+    use_grad_mean=False. `optax.MultiSteps` computes an update after each micro-batch, but keeps only the update after
+    the last one. The discarded updates use up no noise, because the noise depends only on the run and on
+    `NoiseState.step`.
 
     Updates in half precision raise `Refused`: they are rounded so coarsely that one example can change the sum by more
     than `clip_norm`. Float64 updates raise `Refused` if the run's noise is float32, because the low bits of the sum
     would have no noise.
 
     If the plan has a lattice, the updates must be the int64 sums of `clipped_sum(..., lattice=plan.mechanism.lattice)`.
-    Noise is added in exact integers, and the guarantee covers every bit of the result. The result is then converted to
-    the dtype of the parameters (float32 if `update` is called without them). A plan with a lattice needs source="host",
-    one process and jax_enable_x64, and cannot be used inside `optax.MultiSteps`. See docs/lattice-noise.md.
+    The noise consists of integers and is added exactly, so the guarantee covers every bit of the noisy sum. This sum is
+    then converted to the dtype of the parameters, or to float32 if they have half precision or are not passed to
+    `update`. A plan with a lattice needs source="host", one process and jax_enable_x64, and cannot be used inside
+    `optax.MultiSteps`. See docs/lattice-noise.md.
 
     **Guarantee**: over the steps of the plan, the noise has the distribution of the plan's mechanism, up to rounding to
     the run's dtype. With "host", it is the noise of the run, which is generated with AES. With "device", it comes from
     Threefry with a 64-bit key, which is statistically sound but not cryptographic. Device draws lie between -7.7 and
     7.4 standard deviations (float64: within 11.6), and the guarantee assumes that they are normal. The report states
-    the source and this assumption. With either source, the run must allow every step. The run does not allow a step
-    before the previous one is committed, a step after the end of the plan, or a state that does not match the outputs
-    in its ledger. A run keeps the source that it started with.
+    the source and this assumption. With either source, the run must allow every step. It does not allow a step before
+    the previous one is committed, a step after the end of the plan, or a step from a state whose history differs from
+    the run's ledger. A run keeps the source that it started with.
 
     Args:
         run: a run opened with leaves=antiphase.jax.leaves(params), or with `open_run`.
         source: "host" fetches the noise from the run. "device" fetches a key and generates the noise on the device of
-            the gradients. "device" needs a streaming strategy and keeps its buffers in the optimizer state.
+            the gradients. "device" needs a streaming strategy (one whose noise is computed step by step from a few
+            buffers), and keeps these buffers in the optimizer state.
         shardings: a tree of NamedSharding with the structure of the parameters. If given, each device holds only its
-            own shard of the noise and of the state. Required if JAX has several processes.
+            own shard of the noise and of the noise state. Required if JAX has several processes.
 
     >>> import antiphase as ap, tempfile
     >>> problem = ap.Problem(steps=4, budget=ap.Budget(8.0, 1e-5), participation=ap.FixedEpochs(2, 2))
@@ -107,7 +110,7 @@ def add_correlated_noise(
         check_leaves(owned, tree, what)
         if what == UPDATES:
             _check_precision(tree, dtype)
-            _not_mapped(jax.lax.stop_gradient(tree))  # raises under vmap while tracing; the result is not needed
+            _not_mapped(jax.lax.stop_gradient(tree))  # called only because it raises an error under vmap
 
     if source == "device":
         _check_device_dtype(run, dtype)
@@ -155,10 +158,10 @@ def add_correlated_noise(
 
 
 def _lattice_noise(run: Run, lattice: Lattice, source: Source, shardings: Any) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation for a plan with a lattice: exact integer sums plus integer noise from the host."""
+    """Return the transformation for a plan with a lattice. It adds integer noise from the host to integer sums."""
     if source != "host":
         raise Refused(
-            f"The plan has a lattice, whose noise is made on the host. Got source={source!r}.",
+            f"The plan has a lattice, and noise on a lattice is made on the host. Got source={source!r}.",
             hint="use source='host', or plan without lattice=True",
         )
     if transport_of(run).size > 1:
@@ -182,13 +185,14 @@ def _lattice_noise(run: Run, lattice: Lattice, source: Source, shardings: Any) -
         _check_update(state, run.steps, given, on_device=False)
         check_leaves(owned, updates, UPDATES, integers=True)
         _check_integers(updates)
-        _not_mapped(updates)  # raises under vmap while tracing; the result is not needed
+        _not_mapped(updates)  # called only because it raises an error under vmap
         noise.check(state)
         request = (noise, list(owned.values()), state, np.dtype(np.int64))
         leaves, tree = jax.tree.flatten(updates)
         shared = leaf_shardings
         made = replicated_noise(*request, leaves) if shared is None else sharded_noise(*request, shared)
-        released = [leaf + array for leaf, array in zip(leaves, made, strict=True)]  # modulo 2^64, as in Run.release
+        # int64 addition wraps modulo 2^64, as in Run.release.
+        released = [leaf + array for leaf, array in zip(leaves, made, strict=True)]
         history_hash = refused_hash(next_hash(state.history_hash, released), made)
         kinds = [jnp.float32] * len(leaves) if params is None else [wide_dtype(p) for p in trained_arrays(params)]
         values = [jnp.where(is_refused(made), jnp.nan, v) for v in released_values(lattice, released, kinds)]
@@ -202,7 +206,7 @@ def _check_integers(updates: Any) -> None:
     for leaf in jax.tree.leaves(updates):
         if jnp.result_type(leaf) != jnp.int64:
             raise Refused(
-                f"The plan has a lattice, whose noise is added to exact sums in int64. The updates are "
+                f"The plan has a lattice, so the updates must be exact sums in int64. They are "
                 f"{jnp.result_type(leaf)}.",
                 hint="sum gradients with clipped_sum(..., lattice=plan.mechanism.lattice), and put nothing before "
                 "add_correlated_noise",
@@ -212,12 +216,12 @@ def _check_integers(updates: Any) -> None:
 def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> optax.GradientTransformationExtraArgs:
     """Return an Optax transformation that adds noise with the plan's distribution, from a `jax.random` key.
 
-    Use it to study accuracy without a run. It can be mapped over keys with `jax.vmap`.
+    Use it to study accuracy without a run. `jax.vmap` over keys simulates several runs at once.
 
     **Guarantee**: none. Anyone who knows the key can compute the noise.
 
     Args:
-        plan: a plan with a streaming strategy.
+        plan: a plan with a streaming strategy, as for source="device" of `add_correlated_noise`.
         key: a Threefry key, such as jax.random.key(0).
         dtype: dtype of the noise and its state, float32 or float64.
     """
@@ -267,7 +271,8 @@ def _device(
         check_addresses(strategy.rows, len(leaves))
         where: Sequence[NamedSharding | None] = leaf_shardings or [None] * len(leaves)
         buffers = [_zeros(recursion.buffer_count, leaf, dtype, at) for leaf, at in zip(leaves, where, strict=True)]
-        # The two parts need separate arrays: a state may be donated, and no array can be donated twice.
+        # The public and the private part of the state need separate arrays: a jitted function may donate the whole
+        # state, and JAX cannot donate one array twice.
         private = PrivateNoiseState(*_initial(run_id, params), buffers, key)
         return NoiseState(*_initial(run_id, params), private)
 
@@ -317,7 +322,7 @@ def _next_noise(
 
 
 def _zeros(count: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
-    """Return zero buffers for a leaf, with the sharding `at`, or the leaf's sharding if its mesh axes are explicit."""
+    """Return zero buffers for a leaf, sharded like `at`, or like the leaf if the leaf's mesh axes are explicit."""
     shape, stacked = (count, *jnp.shape(leaf)), stacked_sharding(leaf)
     if isinstance(leaf, jax.core.Tracer):
         zeros = jnp.zeros(shape, dtype, out_sharding=stacked)
@@ -357,7 +362,7 @@ def _check_run(run: Any) -> None:
 
 
 def _check_processes(leaf_shardings: list[NamedSharding] | None) -> None:
-    """Raise `Refused` if there are several processes, but no shardings that say which shards each process holds."""
+    """Raise `Refused` if there are several processes, but no shardings that assign shards to processes."""
     if jax.process_count() > 1 and leaf_shardings is None:
         raise Refused(
             "With several processes, add_correlated_noise must know how the parameters are sharded.",
@@ -366,7 +371,7 @@ def _check_processes(leaf_shardings: list[NamedSharding] | None) -> None:
 
 
 def _check_device_dtype(run: Run, dtype: np.dtype[Any]) -> None:
-    """Raise `Refused` if JAX would not draw in the run's dtype: the report states the range of draws in that dtype."""
+    """Raise `Refused` if JAX would not draw in the run's dtype. The report states the range of draws for that dtype."""
     if dtype.name != dtype_of(run):
         raise Refused(
             f"The run's noise is {dtype_of(run)}, but JAX would make it on the device in {dtype}.",
@@ -392,14 +397,15 @@ def _check_precision(updates: Any, dtype: Any) -> None:
             )
         if jnp.promote_types(kind, dtype) != dtype:
             raise Refused(
-                f"The updates are {kind}, but the noise is {dtype}: the low bits of their sum would have no noise.",
+                f"The updates are {kind}, but the noise is {dtype}, so the low bits of the noisy sum would have no "
+                "noise.",
                 hint='open the run with Run.open(..., dtype="float64") and enable jax_enable_x64',
             )
 
 
 @jax.custom_batching.custom_vmap
 def _not_mapped(updates: Any) -> Any:
-    """Return the updates. Raise `Refused` if `jax.vmap` maps over them, because all would get the same noise."""
+    """Return the updates. Raise `Refused` if `jax.vmap` maps over them: each would get the same noise."""
     return updates
 
 
@@ -413,15 +419,15 @@ def _refuse_map(axis_size: int, in_batched: list[Any], updates: Any) -> Any:
 
 
 def _check_buffers(buffers: Sequence[Any], count: int, leaves: list[Any], dtype: Any) -> None:
-    """Raise `Refused` if the buffers belong to another plan, because JAX does not report reads out of bounds."""
+    """Raise `Refused` if the buffers belong to another plan. JAX would read out of their bounds without an error."""
     wanted = [((count, *jnp.shape(leaf)), np.dtype(dtype)) for leaf in leaves]
     found = [(jnp.shape(held), np.dtype(held.dtype)) for held in buffers]
     if found != wanted:
         raise Refused(
             f"The noise needs buffers of shapes {[shape for shape, _ in wanted]} and dtype {np.dtype(dtype)}, but the "
             f"state has {[(shape, kind.name) for shape, kind in found]}: it belongs to another plan or dtype.",
-            hint="an extended plan of the tree family needs more buffers: replay the run's steps from optimizer.init, "
-            "which costs no privacy if the outputs are the same",
+            hint="if you extended a plan of the tree family, which needs more buffers, replay the run's steps from "
+            "optimizer.init; this costs no privacy if the outputs are the same",
         )
 
 

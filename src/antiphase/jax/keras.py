@@ -38,7 +38,7 @@ __all__ = ["PrivateModel", "make_private"]
 
 SEED = "seed_generator_state"  # name of the variables of keras.random.SeedGenerator
 CHECKPOINT = "keras-checkpoint"
-STEP_MODULUS = 2**24  # float32 has all smaller integers
+STEP_MODULUS = 2**24  # float32 represents all smaller integers exactly
 REPLACED = ("fit", "make_train_function", "train_on_batch")
 
 
@@ -54,7 +54,7 @@ def make_private(
     training_metrics: bool = False,
     secret: Secret | None = None,
 ) -> PrivateModel:
-    """Make a compiled Keras model train privately, with the batches, clipping, noise and ledger of a plan.
+    """Make a compiled Keras model train privately with a plan.
 
     ```python
     model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
@@ -64,25 +64,25 @@ def make_private(
         print(private.report())
     ```
 
-    This changes the model in place until you close the returned object. Meanwhile, `fit` takes all batches from the
-    run. Every batch is one step: each example's gradient is clipped, the clipped gradients are summed, and the step's
-    noise is added to the sum. The result is divided by the expected batch size and passed to the Keras optimizer. Noise
-    is added even if a batch is empty.
+    The model is changed in place. Until you close the returned object, `model.fit` takes all batches from the run.
+    Every batch is one step: each example's gradient is clipped, the clipped gradients are summed, and the step's noise
+    is added to the sum. The noisy sum is divided by the expected batch size and passed to the Keras optimizer. Then the
+    step is committed to the run's ledger. Noise is added even if a batch is empty.
 
     `fit` writes an encrypted checkpoint to the run directory at the start and after every epoch. If the program was
-    killed, run it again: `fit` continues after the last epoch in the checkpoint, and replays later steps with the same
-    noise.
+    killed, run it again: `fit` continues after the last epoch in the checkpoint. It replays the steps that were
+    committed after the checkpoint, with the same noise.
 
-    Raises `Refused` for anything that would void the guarantee: layers that update variables depending on the data,
-    such as `BatchNormalization`; a custom `train_step`; gradient accumulation and loss scaling in the optimizer;
-    several steps per execution; batches that the run did not draw.
+    Raises `Refused` for anything that would void the guarantee: layers that update variables from the data, such as
+    `BatchNormalization`; a custom `train_step`; gradient accumulation and loss scaling in the optimizer; several steps
+    per execution; batches that the run did not draw.
 
     **Guarantee**: the plan's guarantee holds for the variables of the model and its optimizer. Losses and metrics of
     the training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
-    computed as usual. They are private with respect to the training examples only, so the validation data must not
-    contain training examples. Arrays that share memory with the training examples raise `Refused`, but a copy of
-    training examples cannot be detected. Layers that were adapted to the training examples before, such as
-    `Normalization`, cannot be detected either: adapt them to public data.
+    computed as usual, without noise. The guarantee covers these metrics only if the validation data contain no training
+    examples, and it never protects the validation data themselves. Arrays that share memory with the training examples
+    raise `Refused`, but copies of training examples cannot be detected. If layers such as `Normalization` were adapted
+    to the training examples before, this cannot be detected either. Adapt such layers to public data.
 
     Args:
         model: a keras.Model, compiled, with the JAX backend.
@@ -91,11 +91,11 @@ def make_private(
             model.
         examples: number of training examples.
         source: source of the noise, as for `add_correlated_noise`.
-        microbatch: number of per-example gradients in memory at once, as for `clipped_sum`. It must divide
+        microbatch: number of per-example gradients that are in memory at once, as for `clipped_sum`. It must divide
             `padding_multiple`.
         padding_multiple: batches are padded to a multiple of this number, so that JAX compiles for few shapes.
-        training_metrics: whether `fit` reports the loss and the metrics of the training examples, without noise. Do not
-            publish them, and do not use callbacks that depend on them.
+        training_metrics: if True, `fit` reports the loss and the metrics of the training examples, which have no noise.
+            Do not publish them, and do not use callbacks that depend on them.
         secret: secret that all noise is derived from. If None, a secret is generated and stored in the run directory.
     """
     require_plan("make_private", plan)
@@ -113,7 +113,7 @@ class PrivateModel:
 
     Attributes:
         model: the Keras model.
-        run: the run; None before the first call of `fit`, which builds the model.
+        run: the open run. It is None before the first call of `fit`, which opens it, and after `close`.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class PrivateModel:
         """
         if self._closed:
             raise Refused(
-                "fit was called on an object of make_private that is closed, so the model would train without noise.",
+                "fit was called on a closed object of make_private, so the model would train without noise.",
                 hint="call make_private again; the run continues from its checkpoint",
             )
         _check_fit_options(options)
@@ -236,7 +236,7 @@ class PrivateModel:
         self._drawn.clear()
         listed = _listed(callbacks)
         _restore_swaps(listed, first_epoch)
-        # At the end of training, Keras may have replaced the weights by their moving average.
+        # Save again at the end of training, because Keras may have replaced the weights by their moving average.
         saving = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: self._save(), on_train_end=lambda logs: self._save()
         )
@@ -279,7 +279,7 @@ class PrivateModel:
         return self.run
 
     def _restore(self, run: Run, length: int) -> int:
-        """Read the checkpoint, if this process has not trained yet, and return the number of epochs in it."""
+        """Return 0 if this process has trained before. Otherwise restore the checkpoint and return its epochs."""
         if self._state is not None:
             return 0
         self._state = self._noise.init(self._values("trainable_variables"))
@@ -287,7 +287,7 @@ class PrivateModel:
             if run.committed:
                 raise Refused(
                     f"The run has {run.committed} committed steps, but its checkpoint is missing.",
-                    hint="restore the run directory from a copy, or start a new run and compose the two",
+                    hint="restore the run directory from a copy, or start a new run and compose the guarantees of both",
                 )
             self._save()
             return 0
@@ -324,7 +324,7 @@ class PrivateModel:
         return [variable.value for variable in getattr(self.model, name)]
 
     def _set_train_function(self, force: bool = False) -> None:
-        """Replaces keras.Model.make_train_function with a function that takes and commits one step per call."""
+        """Set a train function that takes and commits one step per call. Replaces keras.Model.make_train_function."""
         _check_model(self.model)
         compiled = self._compiled_step()
         run, batch_drawn = self._open_run(), self._drawn
@@ -341,7 +341,7 @@ class PrivateModel:
             if changed and not is_replay(run, *committed):
                 raise Refused(
                     f"Training continues from the checkpoint at step {int(self._state.step) - 1}, but a callback "
-                    "loaded other weights. They may contain the noise of the steps that are replayed.",
+                    "loaded other weights. These weights may contain the noise of the steps that are replayed.",
                     hint="remove callbacks that load weights, such as BackupAndRestore: fit resumes by itself",
                 )
             commit(run, *committed, indices)
@@ -391,13 +391,13 @@ class PrivateModel:
 def _drawn_for(data: Any, drawn: deque[tuple[int, NDArray[np.int64], jax.Array]]) -> tuple[Any, jax.Array]:
     """Return the indices and keys of the batch that Keras passes to a step.
 
-    They differ if a callback calls `fit`. Keras also starts again with the first batches if its iterator ended, as it
-    does when a callback raises StopIteration.
+    Raises `Refused` if Keras passes a different batch than the run drew for the step. This happens if a callback calls
+    `fit`. It also happens if a callback raises StopIteration, because Keras then starts again with the first batches.
     """
     marked = int(np.asarray(data[2])[0, 2])
     if not drawn or drawn[0][0] % STEP_MODULUS != marked:
         raise Refused(
-            "Keras passed another batch to the step than the run drew for it.",
+            "Keras passed a different batch to the step than the run drew for it.",
             hint="do not call fit or raise StopIteration in callbacks; to stop, set model.stop_training = True",
         )
     _, indices, keys = drawn.popleft()
@@ -409,7 +409,7 @@ def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _restore_swaps(callbacks: Sequence[Any], epoch: int) -> None:
-    """Tell SwapEMAWeights that the checkpoint of an epoch holds the moving averages in place of the weights."""
+    """Tell SwapEMAWeights callbacks that a checkpoint after an epoch has moving averages in place of the weights."""
     for callback in callbacks:
         if epoch and isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch:
             callback._ema_weights_in_model = True
@@ -422,18 +422,19 @@ def _seed_of(key: jax.Array, number: int, dtype: Any) -> jax.Array:
 
     Args:
         key: key of the example, from the run's secret.
-        number: number of the seed generator, as layers must not share random numbers.
+        number: number of the seed generator. It makes the random numbers of different layers independent.
         dtype: dtype of the state.
     """
     return jax.random.bits(jax.random.fold_in(key, number), (2,), jnp.uint32).astype(dtype)
 
 
 def _check_not_updated(paths: list[str], seeds: list[bool], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise `Refused` if the forward pass updates a variable: statistics of the data would be stored without noise."""
+    """Raise `Refused` if the forward pass updates a variable: it would store statistics of the data without noise."""
     for path, is_seed, old, new in zip(paths, seeds, before, after, strict=True):
         if new is not old and not is_seed:
             raise Refused(
-                f"The model updates the variable {path} in every forward pass, from training examples without noise.",
+                f"The model updates the variable {path} from training examples in every forward pass, without adding "
+                "noise.",
                 hint="replace BatchNormalization by GroupNormalization or LayerNormalization, and remove other layers "
                 "that keep statistics of the data",
             )
@@ -457,7 +458,7 @@ def _check_model(model: Any) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
             raise Refused(
-                f"The layer {layer.name} normalises over the batch, so examples influence one another.",
+                f"The layer {layer.name} normalises over the batch, so each gradient depends on several examples.",
                 hint="use GroupNormalization or LayerNormalization, or freeze the layer with layer.trainable = False",
             )
     _check_compiled(model)
@@ -493,7 +494,7 @@ def _check_compiled(model: Any) -> None:
 def _check_fit_options(options: dict[str, Any]) -> None:
     allowed = {"validation_data", "validation_freq", "validation_steps", "validation_batch_size"}
     reasons = {
-        "validation_split": "pass validation_data: the plan covers all examples passed to fit",
+        "validation_split": "pass validation_data: the run trains on all examples passed to fit",
         "class_weight": "pass sample_weight instead",
         "shuffle": "leave shuffle out: the run draws the batches",
         "initial_epoch": "leave initial_epoch out: the run records how many steps are done",
@@ -525,7 +526,7 @@ def _checked_data(x: Any, y: Any, sample_weight: Any, examples: int) -> tuple[An
 
 
 def _check_held_out(x: Any, validation_data: Any) -> None:
-    """Raise `Refused` if validation data are training examples: their metrics have no noise."""
+    """Raise `Refused` if validation data share memory with training examples, because metrics have no noise."""
     if not isinstance(validation_data, (tuple, list)):
         return
     for held_out in jax.tree.leaves(validation_data[:1]):

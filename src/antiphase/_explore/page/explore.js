@@ -10,19 +10,19 @@ const WHOLE = new Set(["steps", "batch_size", "memory_copies"]);
 const MEMORY = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 1024, null];
 const SLIDER = 1000; // positions of a logarithmic slider
 const WAIT = 350; // milliseconds after the last change before planning starts
-const POLL = 200; // milliseconds between two questions to the server
+const POLL = 200; // milliseconds between two requests to the server
 
 const byId = (id) => document.getElementById(id);
 const token = takeToken();
 let shown = null; // the settings of the answer on the page
-let current = 0; // number of the newest request of this page
+let current = 0; // number of the page's newest request
 let timer = 0;
 
 function takeToken() {
   const given = location.hash.slice(1);
   if (given) {
     sessionStorage.setItem("token", given);
-    history.replaceState(null, "", location.pathname); // so that the token is not copied with the address
+    history.replaceState(null, "", location.pathname); // removes the token, so that it is not copied with the address
   }
   return sessionStorage.getItem("token") || "";
 }
@@ -33,7 +33,7 @@ async function ask(path, data) {
   return reply.json();
 }
 
-// Settings: read from the inputs, written to the inputs and sliders.
+// Settings. They are read from the inputs, and written to the inputs and sliders.
 
 function readSettings() {
   const settings = {};
@@ -135,7 +135,7 @@ async function plan() {
   clearTimeout(timer);
   const settings = readSettings(), number = ++current;
   if (settings === null) return;
-  sessionStorage.setItem("settings", JSON.stringify(settings)); // so that they survive a reload
+  sessionStorage.setItem("settings", JSON.stringify(settings)); // the settings survive a reload
   byId("answer").setAttribute("aria-busy", "true");
   for (const drawing of document.querySelectorAll(".drawing, #matrices")) drawing.classList.add("old");
   try {
