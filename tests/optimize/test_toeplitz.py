@@ -1,4 +1,4 @@
-"""Toeplitz strategies: gradients, brute force, published values, and what the family can and cannot do."""
+"""Optimised Toeplitz strategies: gradients, brute force, published values, and comparison with other families."""
 
 import math
 
