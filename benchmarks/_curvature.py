@@ -1,10 +1,10 @@
 """Reference optimizer of Toeplitz strategies for the last iterate of a model with known curvatures.
 
-For weights w_i and curvatures h_i (curvature x learning rate), it minimises
+For weights w_i and values h_i of curvature x learning rate, it minimises
     ||c||^2 sum_i w_i ||C^-T a_i||^2
-over lower-triangular Toeplitz matrices C with first column c, where a_i is the last row of the workload with curvature
-h_i. This is the squared noise of the last iterate, times the squared sensitivity for a single participation. The code
-is meant for comparisons with up to a few thousand steps.
+over lower-triangular Toeplitz matrices C with first column c. Here a_i is the last row of the workload matrix of SGD in
+a direction of curvature h_i. The first factor is the squared sensitivity for a single participation, and the sum is the
+squared noise of the last iterate. The code is meant for comparisons with up to a few thousand steps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 def last_rows(beta: float, rates: Array, curvatures: Array) -> Array:
     """Return -d theta_n / d w_t for every curvature h and step t, of shape (curvatures, steps).
 
-    The recursion is m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t, with learning rates s
-    (`rates`). The derivatives are computed by its adjoint.
+    Here theta_n is the parameter after the last step, and w_t is the noise of step t. The recursion of SGD is
+    m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t, with learning rates s (`rates`). The
+    derivatives are computed by the adjoint recursion.
     """
     steps = len(rates)
     by_theta, by_momentum = np.ones(len(curvatures)), np.zeros(len(curvatures))
@@ -47,7 +48,7 @@ def loss_and_gradient(c: Array, rows: Array, weights: Array) -> tuple[float, Arr
 def last_iterate_toeplitz(
     bands: int, beta: float, rates: Array, curvatures: Array, weights: Array, iterations: int = 500
 ) -> Array:
-    """Return the first column of the best Toeplitz strategy with this many bands, scaled to a first entry of 1."""
+    """Return the first column of the best Toeplitz strategy with `bands` bands, scaled to a first entry of 1."""
     rows = last_rows(beta, rates, curvatures)
     start = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / np.arange(1, bands)]))
 

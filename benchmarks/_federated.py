@@ -1,7 +1,7 @@
-"""A federated task: users with a few images each, who send clipped updates to a server.
+"""A federated task: users with a few images each send clipped updates to a server.
 
-Images and labels are those of `examples/teacher_images.py`. Each user has a random label distribution (Dirichlet with
-parameter 0.3), so that the users are strongly heterogeneous.
+Images and labels are those of `examples/teacher_images.py`. The label distribution of each user is drawn at random from
+a Dirichlet distribution with parameter 0.3, so the users' data differ strongly.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def flat_params(seed: int) -> Floats:
 
 @numba.njit(fastmath=True, cache=True)
 def _local_step(theta: Floats, images: Floats, labels: Any, hidden: Floats, errors: Floats) -> None:
-    """One step of gradient descent in place, along the mean gradient over the pictures of one user."""
+    """Take one step of gradient descent in place, with the mean gradient over the pictures of one user."""
     first, second = theta[:FIRST].reshape(PIXELS, WIDTH), theta[SECOND:THIRD].reshape(WIDTH, CLASSES)
     share = np.float32(LOCAL_RATE / len(labels))
     np.dot(images, first, hidden)
@@ -85,7 +85,7 @@ def _local_step(theta: Floats, images: Floats, labels: Any, hidden: Floats, erro
 def clipped_updates(theta: Floats, images: Floats, labels: Any, clip_norm: float, out: Floats) -> None:
     """Write the sum of the clipped updates of all users to `out`.
 
-    The update of a user is the parameters before minus those after the local steps.
+    The update of a user is the parameters before the local steps minus the parameters after them.
     """
     out[:] = 0.0
     local = np.empty_like(theta)
@@ -104,7 +104,7 @@ def clipped_updates(theta: Floats, images: Floats, labels: Any, clip_norm: float
 
 
 class Users:
-    """Computes the clipped updates of the users of a round, which take the place of clipped gradients."""
+    """Computes the sum of the clipped updates of the users of a round. Updates take the place of gradients."""
 
     def __init__(self, images: Floats, labels: np.ndarray, clip_norm: float) -> None:
         self._images, self._labels, self._clip_norm = images, labels, clip_norm

@@ -1,9 +1,9 @@
 """A small language model: an LSTM that predicts the next character of the Python reference manual.
 
 The text is `pydoc_data.topics` of the standard library. An example is a short sequence of its characters. Per-example
-gradients are never materialised: the gradient of a weight matrix is a sum of outer products over the characters, so its
-norm can be computed from two Gram matrices, and the sum of the clipped gradients is one matrix product. NumPy (BLAS)
-computes the products, and Numba the rest.
+gradients are never materialised. This is possible because the gradient of a weight matrix is a sum of outer products
+over the characters. So its norm can be computed from two Gram matrices, and the sum of the clipped gradients is one
+matrix product. NumPy (BLAS) computes the matrix products, and Numba everything else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def make_data(examples: int, tests: int) -> tuple[np.ndarray, np.ndarray]:
     whole = text()
     if not hashlib.sha256(whole.encode()).hexdigest().startswith(KNOWN_TEXT):
         print(
-            "The manual of this Python version differs from that of the stored results: do not mix the results.",
+            "The manual of this Python version differs from the manual used for the stored results. Do not add new "
+            "results to the stored ones.",
             file=sys.stderr,
         )
     numbers = np.array([ALPHABET.index(letter) for letter in whole], np.int32)
@@ -79,8 +80,8 @@ HALF, ONE = np.float32(0.5), np.float32(1.0)
 def _add_input(gates: Floats, from_input: Floats, bias: Floats, symbols: Any) -> None:
     """Add input and bias to the pre-activations of the gates.
 
-    Those of the three sigmoid gates are halved, so that one tanh can be applied to all: sigmoid(x) is
-    (1 + tanh(x / 2)) / 2.
+    The pre-activations of the three sigmoid gates are also halved. Then tanh can be applied to all gates, because
+    sigmoid(x) = (1 + tanh(x / 2)) / 2.
     """
     for b in range(gates.shape[0]):
         row = from_input[symbols[b]]
@@ -150,7 +151,7 @@ def _dot(left: Floats, right: Floats) -> Any:
 
 @numba.njit(fastmath=True, cache=True)
 def _clip(by_gates: Floats, errors: Floats, hidden: Floats, inputs: Any, clip_norm: float) -> None:
-    """Scale the backpropagated errors of each example so that its whole gradient has at most the clipping norm."""
+    """Scale the backpropagated errors of each example so that the norm of its gradient is at most `clip_norm`."""
     for b in range(by_gates.shape[1]):
         square = np.float32(0.0)
         for s in range(LENGTH):
@@ -196,7 +197,7 @@ class LanguageModel:
         return np.ascontiguousarray(rows[:, :-1].T), np.ascontiguousarray(rows[:, 1:].T)
 
     def _forward(self, theta: Floats, inputs: np.ndarray) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return gates, hidden states, cells and tanh of the cells for all characters."""
+        """Return gates, hidden states, cell states and the tanh of the cell states for all characters."""
         from_input, from_hidden, bias, _, _ = split(theta)
         size = inputs.shape[1]
         gates = self._buffer("gates", LENGTH, size, GATES)

@@ -1,7 +1,7 @@
 """Functions that all benchmarks share: timing, growth exponents, tables and problem sizes.
 
-`python -m benchmarks.NAME --tiny` runs a benchmark in seconds, with tiny sizes and without jax_privacy. The tests use
-it to check that the benchmark still runs; the measured times are meaningless.
+`python -m benchmarks.NAME --tiny` runs a benchmark in seconds, with tiny problem sizes and without jax_privacy. The
+tests use it to check that the benchmark still runs. The times measured in this way are meaningless.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def sized(full: T, tiny: T) -> T:
 
 
 class NoPeer(dict[str, float]):
-    """Result of `peer` if jax_privacy is not run: an empty dict in which every missing number is NaN."""
+    """The result of `peer` if jax_privacy is not run: an empty dict that returns NaN for every key."""
 
     def __missing__(self, name: str) -> float:
         return math.nan
 
 
 def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the median time of a call in seconds, without the first call, which includes compilation."""
+    """Return the median time of a call in seconds. A first call, which includes compilation, is not counted."""
     function()
     times = []
     for _ in range(repeats):
@@ -57,9 +57,9 @@ def growth_exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 
 def peer(script: str, *arguments: str) -> Any:
-    """Run a script in `_peer` with the Python interpreter that has jax_privacy, and return its JSON output.
+    """Run a script of benchmarks/_peer with the Python interpreter that has jax_privacy, and return its JSON output.
 
-    With --tiny, the script is not run.
+    The environment variable PEER is the path of this interpreter. With --tiny, the script is not run.
     """
     if TINY:
         return NoPeer()

@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """A decoder-only language model. Its output has the vocabulary in the second dimension, as cross entropy needs."""
+    """A decoder-only language model. The second dimension of its output is the vocabulary, as cross entropy needs."""
 
     def __init__(self, vocabulary: int, width: int, hidden: int, heads: int, layers: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The curvatures of a model: products with its Gauss-Newton matrix, and few bins of their spectrum.
+"""The curvatures of a model: products with its Gauss-Newton matrix, and a histogram of the spectrum of this matrix.
 
-The spectrum is used for the rows that follow NoiseCurve (Gu et al. 2025, arXiv 2510.05416): banded noise for curvatures
-estimated from public data without labels.
+Some rows of the training benchmark use them. They follow NoiseCurve (Gu et al. 2025, arXiv 2510.05416), with banded
+noise for curvatures that are estimated from public data without labels.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Array, Array]:
-    """Return a few curvatures, and weights that are proportional to curvature x density and sum to 1.
+    """Return the mean curvature of each bin of the spectrum, and the weight of each bin.
 
-    The weights describe how the excess loss is distributed over directions. Curvatures below `low` are left out: their
-    weight is negligible, and their noise is not forgotten within a run.
+    The weight of a bin is proportional to curvature x density, and all weights sum to 1. The weights describe how the
+    excess loss is distributed over directions. Curvatures below `low` are left out, because their weight is negligible.
+
+    Args:
+        nodes: curvatures that represent the spectrum.
+        weights: the fraction of the directions that each node represents.
+        low: smallest curvature to use.
+        bins: number of bins.
     """
     kept = nodes > low
     share = (weights * nodes)[kept]
@@ -34,9 +40,9 @@ def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Ar
 def gauss_newton_product(theta: Array, images: np.ndarray, clip_norm: float) -> Callable[[Array], Array]:
     """Return the function v -> G v, where G is the Gauss-Newton matrix of the student of `_student_numpy.py`.
 
-    G is the mean of w J^T (diag(p) - p p^T) J over the images, where J is the Jacobian of the logits, p are the
-    predicted probabilities, and w is the factor by which clipping shortens a gradient. No labels are needed: for w,
-    labels are drawn from the model's own predictions.
+    G is the mean of w J^T (diag(p) - p p^T) J over the images. Here J is the Jacobian of the logits, p are the
+    predicted probabilities, and w is the factor by which clipping shortens the gradient of an image. Labels are needed
+    only for w. They are drawn from the model's own predictions.
     """
     theta = theta.astype(np.float64)
     w, v = views(theta)

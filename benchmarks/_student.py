@@ -1,7 +1,8 @@
 """The student network of the training benchmark in JAX, with its parameters as one flat vector.
 
-For one example, the gradient of a layer is an outer product, so its norm can be computed without materialising it, and
-the sum of the clipped gradients is a matrix product. Many runs (learning rates x seeds) are trained in parallel.
+For one example, the gradient of a layer is an outer product. So its norm can be computed without materialising the
+gradient, and the sum of the clipped gradients is a matrix product. One model for each pair of a learning rate and a
+seed is trained, all in parallel.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def train(carry: Any, data: Any, steps: Any, rates: jax.Array, settings: Any) ->
     Args:
         carry: (parameters, momentum), each of shape (rates, seeds, parameters).
         data: images and labels.
-        steps: (noise, indices, mask, schedule), each with one row per step; noise is for clipping norm 1.
+        steps: (noise, indices, mask, schedule), each with one row per step. The noise is for clipping norm 1.
         rates: learning rates.
         settings: clip_norm, batch_size and beta.
     """

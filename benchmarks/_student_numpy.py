@@ -1,8 +1,8 @@
 """The student network of the training benchmark on one core, with NumPy (BLAS) and Numba.
 
 Network, clipping and optimizer are the same as in `_student.py`, but this version is about twice as fast. Each weight
-matrix and its bias form one matrix, and the images have a column of ones after the pixels. The flat order of the
-parameters is the same.
+matrix and its bias form one matrix, and the images have a column of ones after the pixels. The order of the parameters
+in the flat vector is also the same as in `_student.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_ones(images: np.ndarray) -> Floats:
 
 @numba.njit(fastmath=True, cache=True)
 def _relu(hidden: Floats, norms: Floats) -> None:
-    """Apply ReLU in place. Write 1 (for the bias) plus the squared norm of each column to `norms`."""
+    """Apply ReLU in place. Write the squared norm of each column plus 1, which stands for the bias, to `norms`."""
     norms[:] = 1.0
     for j in range(hidden.shape[0] - 1):
         row = hidden[j]
@@ -53,7 +53,7 @@ def _highest(logits: Floats, out: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _errors(back: Floats, labels: Any, norms: Floats, scratch: Floats) -> None:
-    """Replace exp(logits) in `back` by the gradients with respect to the logits; write squared norms to `norms`."""
+    """Replace exp(logits) in `back` by the gradients with respect to the logits, and write their squared norms."""
     scratch[:] = 0.0
     for j in range(back.shape[0]):
         for i in range(scratch.size):
@@ -69,7 +69,7 @@ def _errors(back: Floats, labels: Any, norms: Floats, scratch: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _clip(back_hidden: Floats, back: Floats, hidden: Floats, known: Any, clip_norm: float) -> None:
-    """Scale the backpropagated errors of each example so that its whole gradient has at most the clipping norm."""
+    """Scale the backpropagated errors of each example so that the norm of its gradient is at most `clip_norm`."""
     image_norms, hidden_norms, back_norms, scratch = known
     scratch[:] = 0.0
     for j in range(back_hidden.shape[0]):

@@ -1,8 +1,9 @@
-"""Measures the accuracy of mechanisms in training, with one cell for each task, row and epsilon.
+"""Measures the accuracy of mechanisms in training, with one table for each task.
 
-A task trains models; a row chooses a mechanism for an epsilon. For each cell, the learning rate is tuned with two seeds
-that are not used again, by the same procedure for every row. Other seeds give the accuracy. Seeds are run in blocks of
-ten, so that more can be added later. Results are stored line by line, and stored results are not computed again.
+A task trains models. Each row of its table chooses a mechanism for an epsilon, and each column is an epsilon. For each
+cell of the table, the learning rate is tuned with two seeds, by the same procedure for every row. Other seeds give the
+accuracy. They are run in blocks of ten, so that more can be added later. Results are stored line by line, and stored
+results are not computed again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import antiphase as ap
 from benchmarks._measure import TINY, sized
 
-CURVATURES = (0.0, *(10.0 ** (i / 5) for i in range(-25, 1)))
+CURVATURES = (0.0, *(10.0 ** (i / 5) for i in range(-25, 1)))  # values of curvature x learning rate, h
 TUNING_SEEDS = (100, 101)
 BLOCK = sized(10, 2)
 CACHE = Path(__file__).parents[1] / "build" / "training"
@@ -40,13 +41,13 @@ class Task:
         batch_size: expected number of examples per step.
         workload: workload of the optimizer.
         first_rates: for each epsilon, the learning rate at which tuning starts.
-        runs: function of (mechanism, seeds, learning rates) that trains all models. It returns arrays of shape
-            (rates, seeds) by name. The array "accuracy" is used for tuning.
+        runs: function of (mechanism, seeds, learning rates) that trains all models. It returns a dict of arrays of
+            shape (rates, seeds). The array "accuracy" is used for tuning.
         results: path of the results file.
-        unamplified: participation without amplification; by default, every example once per epoch, always in the same
-            position.
+        unamplified: the participation for rows without amplification. By default, every example takes part once per
+            epoch, always at the same position.
         delta: delta of the privacy budget.
-        clip_norm: clipping norm, the unit of predicted learning rates.
+        clip_norm: clipping norm.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Made:
-    """A mechanism with a short description, and predicted losses by name (smaller is better)."""
+    """A mechanism, a short description of it, and its predicted losses by the name of the prediction."""
 
     mechanism: ap.Mechanism
     words: str
@@ -91,8 +92,8 @@ class Row:
     Args:
         title: title in tables.
         make: function that creates the mechanism; called once for each cell.
-        group: group of the row. Only rows of the same group are compared.
-        chosen: whether this row is the planner's choice, with which the other rows of its group are compared.
+        group: whether the mechanism uses amplification. Only rows of the same group are compared.
+        chosen: True if this row is the planner's choice, with which the other rows of its group are compared.
     """
 
     title: str
@@ -131,7 +132,7 @@ class Kept:
 
 
 def measure(task: Task, rows: dict[str, Row], epsilons: Iterable[float], seeds: int, kept: Kept) -> None:
-    """Compute the cells that are not in the results file yet, for `seeds` seeds, rounded up to whole blocks."""
+    """Compute the cells that are not in the results file yet. `seeds` is rounded up to a multiple of BLOCK."""
     blocks = [tuple(range(start, start + BLOCK)) for start in range(0, seeds, BLOCK)]
     for epsilon in epsilons:
         for name, row in rows.items():
@@ -155,9 +156,9 @@ def measure(task: Task, rows: dict[str, Row], epsilons: Iterable[float], seeds: 
 
 
 def tuned(task: Task, made: Made, case: Line, kept: Kept) -> float:
-    """Return the learning rate with the best mean accuracy of two seeds.
+    """Return the learning rate with the best mean accuracy over TUNING_SEEDS.
 
-    The search starts at the first learning rate of the task and moves by factors of two while the accuracy improves.
+    The search starts at the learning rate in `first_rates` and moves by factors of two while the accuracy improves.
     """
     known = {line["rate"]: line["accuracy"] for line in kept.find(stage="tuning", **case)}
     best = task.first_rates[case["epsilon"]]
@@ -175,7 +176,10 @@ def tuned(task: Task, made: Made, case: Line, kept: Kept) -> float:
 
 
 def mechanism_of(task: Task, name: str, row: Row, epsilon: float, kept: Kept) -> Made:
-    """Return the mechanism of a cell, from the cache on this machine if possible."""
+    """Return the mechanism of a cell, from the cache on this machine if possible.
+
+    Exits if the results file has results of a different mechanism for this cell.
+    """
     path = CACHE / task.name / f"{name}-{epsilon:g}.json"
     if path.exists() and not TINY:
         stored = json.loads(path.read_text())
@@ -193,14 +197,14 @@ def mechanism_of(task: Task, name: str, row: Row, epsilon: float, kept: Kept) ->
         kept.add(stage="plan", **case, **described)
     elif not np.allclose(known[0]["last"], described["last"], rtol=0.02):
         raise SystemExit(
-            f"The mechanism of {name} at epsilon {epsilon:g} differs from the one in {task.results.name}. "
-            f"Give the row another name, or remove its results with --forget {name}."
+            f"The mechanism of {name} at epsilon {epsilon:g} differs from the one whose results are in "
+            f"{task.results.name}. Give the row another name, or remove its results with --forget {name}."
         )
     return made
 
 
 def description(task: Task, made: Made) -> Line:
-    """Return the properties of a mechanism that are known before training, such as its noise for each curvature."""
+    """Return the properties of a mechanism that are known before training, such as its noise by curvature."""
     mechanism = made.mechanism
     rms, last = noise_by_curvature(task, mechanism)
     return {
@@ -215,10 +219,11 @@ def description(task: Task, made: Made) -> Line:
 
 
 def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float], list[float]]:
-    """Return the noise in the model for every h in CURVATURES, as rms over the steps and at the last step.
+    """Return the standard deviation of the noise in the model for every h in CURVATURES.
 
-    It is computed with the recursion m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t, where
-    w is the noise, m the momentum, theta the parameter and s the learning rate schedule.
+    The first list has its rms over the steps, and the second list its value at the last step. The recursion is
+    m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t. Here w is the noise, m the momentum,
+    theta the parameter and s the learning rate schedule.
     """
     noising = np.ascontiguousarray(mechanism.strategy.noising())
     beta, rates = task.workload.beta, task.workload.learning_rates
@@ -243,9 +248,9 @@ def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float]
 def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> list[np.ndarray]:
     """Return the example indices of every step of a run, with the distribution that the participation prescribes.
 
-    The library's own samplers use a cipher and would take longer than the training. For Poisson and CyclicPoisson, a
-    NumPy generator with the same distribution is used instead. For FixedEpochs and MinSeparation, a random permutation
-    of the examples is repeated.
+    The library's own samplers use a cipher and would take longer than the training. For Poisson and CyclicPoisson, the
+    same distribution is sampled with a NumPy generator instead. For FixedEpochs and MinSeparation, the examples are
+    permuted once, and every epoch goes through them in this order.
     """
     rng = np.random.default_rng([seed, 2025])
     if isinstance(participation, (ap.FixedEpochs, ap.MinSeparation)):
@@ -265,7 +270,10 @@ def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> li
 
 
 def noise_of(mechanism: ap.Mechanism, seeds: tuple[int, ...], parameters: int) -> Iterable[np.ndarray]:
-    """Yield noise of shape (seeds, parameters) for each step, for clipping norm 1. It depends on the block of seeds."""
+    """Yield noise of shape (seeds, parameters) for each step, for clipping norm 1.
+
+    The noise of a seed depends on the block in which the seed is run.
+    """
     shape, secret = [(len(seeds), parameters)], ap.Secret.insecure(seeds[0])
     stream = ap.NoiseStream(mechanism, shape, secret, threads=1, source="simulation")
     for _ in range(mechanism.strategy.steps):

@@ -1,4 +1,4 @@
-"""Command line of the training benchmarks: measure the selected cells, then print tables of all results."""
+"""The command line of the training benchmarks: measures the selected cells, then prints tables of all results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks._training_picture import picture
 from benchmarks._training_statistics import by_seed, interval, print_differences, print_tables
 
 NOWHERE = Path(os.devnull)
-PICTURED = 8  # number of rows in the picture: the best ones at the largest epsilon
+PICTURED = 8  # number of rows in the chart; they are the best rows at the largest epsilon
 
 
 def results_file(name: str) -> Path:
@@ -29,11 +29,11 @@ def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | Non
     known = [task.name for task in tasks]
     parser = argparse.ArgumentParser(description=f"Measure mechanisms in training: {', '.join(known)}.")
     parser.add_argument("--task", choices=known, help="one of the tasks; all by default")
-    parser.add_argument("--rows", default="", help="short names of rows, separated by commas; all by default")
-    parser.add_argument("--epsilons", default="", help="separated by commas; all by default")
-    parser.add_argument("--seeds", type=int, default=sized(30, 2), help="seeds per cell; 0 only prints tables")
-    parser.add_argument("--forget", default="", help="rows whose results are removed first, separated by commas")
-    parser.add_argument("--against", default="", help="also print differences to this row, paired by seed")
+    parser.add_argument("--rows", default="", help="short names of the rows, separated by commas; all by default")
+    parser.add_argument("--epsilons", default="", help="values of epsilon, separated by commas; all by default")
+    parser.add_argument("--seeds", type=int, default=sized(30, 2), help="number of seeds per cell; 0 to print tables")
+    parser.add_argument("--forget", default="", help="rows whose results to remove first, separated by commas")
+    parser.add_argument("--against", default="", help="also print the difference of every row to this row")
     parser.add_argument("--list", action="store_true", help="print the short names of the rows and stop")
     arguments = parser.parse_args()
     if arguments.list:
@@ -71,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _draw(task: Task, rows: dict[str, Row], kept: Kept, path: Path) -> None:
-    """Write the picture of the best rows that have results for all epsilons."""
+    """Write the chart of the best rows. Only rows with results for all epsilons are considered."""
     epsilons = list(task.first_rates)
     complete = [name for name in rows if all(len(by_seed(kept, name, epsilon)) > 1 for epsilon in epsilons)]
     best = sorted(complete, key=lambda name: -interval(list(by_seed(kept, name, epsilons[-1]).values()))[0])

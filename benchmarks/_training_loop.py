@@ -1,4 +1,4 @@
-"""Trains many models on one core: sums of clipped gradients, noise, and the optimizer."""
+"""Trains many models on one core, with clipped gradients, noise, and SGD with momentum or Adam."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADAM_SECOND, ADAM_EPSILON = 0.999, 1e-8
 
 
 class Model(Protocol):
-    """Interface of models that compute clipped gradients on one set of examples."""
+    """Interface of models with a set of examples, for which they compute sums of clipped gradients."""
 
     def gather(self, indices: np.ndarray) -> Any:
         """Return the examples of a batch. They are valid until the next call."""
@@ -23,7 +23,11 @@ class Model(Protocol):
 
 
 class Settings(NamedTuple):
-    """Settings of the training: clip, add noise, divide by the batch size, and pass the result to the optimizer."""
+    """Settings of the training.
+
+    Each step clips gradients to `clip_norm`, adds noise, divides by `batch_size`, and passes the result to the
+    optimizer. The learning rate is a value of `rates` times the value of `schedule` for this step.
+    """
 
     clip_norm: float
     batch_size: float
@@ -55,12 +59,12 @@ def _adam(theta: Floats, momentum: Floats, squares: Floats, total: Floats, noise
 def train(
     model: Model, start: Floats, batches: Sequence[Sequence[np.ndarray]], noise: Iterable[Floats], settings: Settings
 ) -> Floats:
-    """Return the parameters after the last step, of shape (rates, seeds, parameters), for all rates and seeds.
+    """Train one model for each learning rate and seed, and return the parameters, of shape (rates, seeds, parameters).
 
     Args:
         model: model with the training examples.
         start: initial parameters, one row per seed.
-        batches: for each seed, the indices of every step.
+        batches: for each seed, the example indices of every step.
         noise: for each step, noise of shape (seeds, parameters) for clipping norm 1.
         settings: clipping, optimizer and learning rates.
     """

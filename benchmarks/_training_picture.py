@@ -8,7 +8,7 @@ from antiphase._report.style import file_style
 
 WIDTH, PLOT, LEFT, RIGHT, TOP, LINE = 640, 284, 62, 14, 16, 22
 COLOURS = 6
-Point = tuple[str, float, float, float]  # mechanism, epsilon, mean accuracy, half width of its interval
+Point = tuple[str, float, float, float]  # mechanism, epsilon, mean accuracy, half the width of its confidence interval
 
 
 def picture(points: list[Point]) -> str:

@@ -1,7 +1,8 @@
 """The rows of the training benchmarks: fixed mechanisms, and the choices of the planner.
 
-"rms" rows minimise the noise over all steps, as if gradients did not depend on the parameters. "last" rows minimise the
-noise of the last iterate for a mixture of curvatures, most of them with the reference optimizer of `_curvature.py`.
+Rows with "rms" in their name minimise the noise over all steps, as if gradients did not depend on the parameters. Rows
+with "last" minimise the noise of the last iterate for a mixture of curvatures, which is a set of curvatures with
+weights. Most of the latter use the reference optimizer of `_curvature.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BUFFERS = 3
 
 
 class Mixture(NamedTuple):
-    """A mixture of values of curvature x learning rate, with weights."""
+    """Values of curvature x learning rate, with weights."""
 
     curvatures: tuple[float, ...]
     weights: tuple[float, ...]
@@ -39,7 +40,7 @@ class Mixture(NamedTuple):
         return np.array(self.curvatures), np.array(self.weights)
 
     def scaled(self, rate: float) -> Mixture:
-        """Return the mixture for a learning rate, if this one holds the curvatures of the model itself."""
+        """Return the mixture with all curvatures multiplied by a learning rate."""
         return Mixture(tuple(rate * curvature for curvature in self.curvatures), self.weights)
 
 
@@ -50,18 +51,21 @@ def schedule_of(task: Task) -> np.ndarray:
 
 
 def sampled(task: Task, groups: int) -> Any:
-    """Return Poisson sampling from `groups` groups in turn. Use as many groups as the strategy has bands."""
+    """Return the participation that draws batches by Poisson sampling from `groups` groups in turn.
+
+    Use as many groups as the strategy has bands.
+    """
     rate = groups * task.batch_size / task.examples
     return ap.Poisson(rate) if groups == 1 else ap.CyclicPoisson(groups, rate)
 
 
 def in_order(task: Task) -> Any:
-    """Return the participation of a task without amplification."""
+    """Return the participation of the task for rows without amplification."""
     return task.unamplified or ap.FixedEpochs(task.epochs, task.per_epoch)
 
 
 def in_bins(task: Task) -> ap.BallsInBins:
-    """Return balls-in-bins participation: each example is in a random step, the same in every epoch."""
+    """Return balls-in-bins participation: each example is at one random position, the same in every epoch."""
     return ap.BallsInBins(task.epochs, task.per_epoch)
 
 
@@ -116,7 +120,7 @@ def toeplitz_amplified(bands: int, task: Task, epsilon: float) -> Made:
 
 
 def choices(task: Task) -> list[int]:
-    """Return the numbers of bands to choose from: up to one epoch, each about a quarter larger than the previous."""
+    """Return numbers of bands from 1 to one epoch, each about a quarter larger than the previous one."""
     found, bands = [], 1.0
     while bands < task.per_epoch:
         found.append(round(bands))
@@ -125,7 +129,7 @@ def choices(task: Task) -> list[int]:
 
 
 def banded_amplified(task: Task, epsilon: float) -> Made:
-    """Choose the number of bands with the smallest rms error, then optimise every column separately."""
+    """Choose the number of bands with the smallest rms error for Toeplitz strategies, then optimise all columns."""
 
     def error(bands: int) -> float:
         strategy = toeplitz_rms(task, bands)
@@ -154,9 +158,9 @@ def last_loss(task: Task, mechanism: ap.Mechanism, mixture: Mixture) -> float:
 
 
 def last_for_rate(spectrum: Callable[[], Mixture], task: Task, epsilon: float) -> Made:
-    """Return the same as `last_amplified`, for the curvatures of a model.
+    """Return the result of `last_amplified` for the curvatures of a model, which `spectrum` computes.
 
-    They are multiplied by the learning rate at which tuning starts.
+    The curvatures are multiplied by the learning rate at which tuning starts.
     """
     return last_amplified(spectrum().scaled(task.first_rates[epsilon]), task, epsilon)
 
@@ -220,7 +224,7 @@ def planned(pipelines: list[str] | None, task: Task, epsilon: float) -> Made:
 
 
 def bins_last(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
-    """Use the Toeplitz strategy for the last iterate with balls-in-bins. It is not optimised for balls-in-bins."""
+    """Use a Toeplitz strategy with balls-in-bins that is optimised for the last iterate, but not for balls-in-bins."""
     strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_bins(task), f"{bands} bands, in bins")
 
@@ -231,7 +235,7 @@ def unamplified(family: str, options: dict[str, Any], task: Task, epsilon: float
 
 
 def last_unamplified(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
-    bands = min(bands, task.per_epoch)  # so that the columns of one example do not overlap
+    bands = min(bands, task.per_epoch)  # then the columns of C for the steps of one example do not overlap
     strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_order(task), f"{bands} bands")
 

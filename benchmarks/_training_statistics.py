@@ -1,4 +1,4 @@
-"""Statistics of the training benchmarks: intervals, differences paired by seed, and rank correlations."""
+"""Statistics of the training benchmarks: confidence intervals, differences paired by seed, and rank correlations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from antiphase._planner import rate_for_error
 from benchmarks._measure import print_table
 from benchmarks._training_cells import CURVATURES, Kept, Line, Row, Task, noise_by_curvature
 
-LEAST_FOR_RANKS = 4
+LEAST_FOR_RANKS = 4  # smallest number of mechanisms for a rank correlation
 RESAMPLES = 400
-RATE_RULE = 0.01  # curvature for the prediction with a single direction, before multiplying by the learning rate
+RATE_RULE = 0.01  # the curvature in `last_iterate_rate_rule`, which is multiplied by the learning rate
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -72,18 +72,18 @@ def mixture(plan: Line, low: float, high: float, power: float) -> float:
 
 
 def least_regret(plan: Line, known: Sequence[Line]) -> float:
-    """Return the worst ratio over h of the noise at the last step to the least of all mechanisms there."""
+    """Return the largest value over all h of (noise at the last step) / (smallest such noise of all mechanisms)."""
     least = np.min([one["last"] for one in known], axis=0)
     return float(np.max(np.array(plan["last"]) / least))
 
 
 def planner_default(plan: Line, rate: float, plain: Line) -> float:
-    """Return the planner's default objective at a learning rate for clipping norm 1, by interpolation.
+    """Return the planner's default objective for a mechanism, interpolated between the stored curvatures.
 
     Args:
-        plan: what is stored of the mechanism.
+        plan: the stored noise of the mechanism by curvature.
         rate: largest learning rate x clipping norm.
-        plain: the same for independent noise.
+        plain: the noise of independent noise by curvature.
     """
     objective, flat = training_objective(rate), 0
 
@@ -97,7 +97,7 @@ def planner_default(plan: Line, rate: float, plain: Line) -> float:
 
 
 def expected_rate(task: Task, plans: Sequence[Line], epsilon: float) -> float:
-    """Return the learning rate that the model of bias and noise predicts for the least rms error, for clip norm 1."""
+    """Return the learning rate that the planner predicts for the smallest rms error of `plans` and clipping norm 1."""
     rate = rate_for_error(task.problem(epsilon), min(plan["rms"][0] for plan in plans))
     assert rate is not None
     return rate
@@ -105,7 +105,7 @@ def expected_rate(task: Task, plans: Sequence[Line], epsilon: float) -> float:
 
 @cache
 def independent_noise(task: Task) -> Line:
-    """Return the noise of DP-SGD by curvature, at noise_std 1."""
+    """Return the noise of DP-SGD by curvature, for noise_std 1."""
     plain = ap.Mechanism(ap.strategies.Identity(task.steps), ap.Poisson(0.5), 1.0)
     rms, last = noise_by_curvature(task, plain)
     return {"rms": rms, "last": last}
@@ -124,16 +124,14 @@ PLANNER, REGRET = "planner's default", "least regret"
 def rank_correlation(
     kept: Kept, names: Sequence[str], epsilon: float, prediction: str, task: Task | None = None
 ) -> tuple[float, int]:
-    """Return the rank correlation of prediction and accuracy, and the number of mechanisms.
-
-    It is Spearman's correlation of accuracy with minus the predicted loss.
+    """Return Spearman's rank correlation of accuracy with minus the predicted loss, and the number of mechanisms.
 
     Args:
         kept: the results.
         names: the rows to compare.
-        epsilon: the column.
-        prediction: one of `PREDICTIONS`, `PLANNER`, `REGRET`, or a prediction of the rows themselves.
-        task: the task, for `PLANNER`.
+        epsilon: the column of the table.
+        prediction: a key of `PREDICTIONS`, or `PLANNER`, or `REGRET`, or a key of `Made.predicted`.
+        task: the task; required for `PLANNER` only.
     """
     rates = [line["rate"] for name in names for line in kept.find(stage="final", row=name, epsilon=epsilon, seed=0)]
     found = {name: kept.find(stage="plan", row=name, epsilon=epsilon) for name in names}
@@ -158,11 +156,12 @@ def rank_correlation(
 
 
 def attainable_rank_correlation(kept: Kept, names: Sequence[str], epsilon: float) -> float:
-    """Return about the largest rank correlation that any prediction can have, given how few seeds were run.
+    """Estimate the largest rank correlation that a prediction can reach, given how few seeds were run.
 
-    It is the mean correlation of the measured accuracies with accuracies of resampled seeds: what a second measurement
-    would reach as a prediction. Rows with the same number of seeds use the same resampled seeds, since they share their
-    data. NaN if there are too few rows.
+    The result is the mean rank correlation of the measured accuracies with the accuracies of resampled seeds. This is
+    about what a second measurement would reach if it were used as a prediction. Rows with the same number of seeds use
+    the same resampled seeds, since the training data of a seed are the same in all rows. Returns NaN if there are too
+    few rows.
     """
     measured = [np.array(list(found.values())) for name in names if (found := by_seed(kept, name, epsilon))]
     if len(measured) < LEAST_FOR_RANKS:
@@ -205,7 +204,10 @@ def _print_ranks(task: Task, group: str, names: list[str], kept: Kept) -> None:
 
 
 def _print_predictions(task: Task, rows: dict[str, Row], kept: Kept) -> None:
-    """Print the predicted loss, relative to the least, beside the accuracy; and predicted rates beside tuned ones."""
+    """Print predicted losses next to accuracies, and predicted learning rates next to tuned ones.
+
+    Losses are relative to the smallest loss.
+    """
     for epsilon in task.first_rates:
         found = {name: kept.find(stage="plan", row=name, epsilon=epsilon) for name in rows}
         plans = {name: lines[0] for name, lines in found.items() if lines and by_seed(kept, name, epsilon)}
@@ -234,7 +236,7 @@ def _cell(kept: Kept, name: str, epsilon: float) -> str:
 
 
 def best_fixed(rows: dict[str, Row], kept: Kept, epsilon: float) -> str | None:
-    """Return the row with the highest mean accuracy, without the planner's choice."""
+    """Return the row with the highest mean accuracy. The planner's choice is excluded."""
     means = {
         name: float(np.mean(list(by_seed(kept, name, epsilon).values())))
         for name, row in rows.items()
@@ -256,7 +258,7 @@ def _print_choice(rows: dict[str, Row], epsilons: list[float], kept: Kept) -> No
                 words = f"{mean:.2f} ± {half:.2f}, at most {mean + half:.2f}"
                 table.append([row.title, f"{epsilon:g}", rows[best].title, words, str(seeds)])
     if table:
-        columns = ["the planner's choice", "epsilon", "best fixed row", "points behind it", "seeds"]
+        columns = ["the planner's choice", "epsilon", "best fixed row", "percentage points behind it", "seeds"]
         print_table("Best fixed row minus the planner's choice, paired by seed", columns, table)
 
 
@@ -269,4 +271,5 @@ def print_differences(task: Task, rows: dict[str, Row], against: str, kept: Kept
             cells = ["" if one is None else f"{100 * one[0]:+.2f} ± {100 * one[1]:.2f} ({one[2]})" for one in found]
             table.append([row.title, *cells])
     columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in task.first_rates)]
-    print_table(f"{task.name}: points above {rows[against].title}, paired by seed (seeds)", columns, table)
+    title = f"{task.name}: percentage points above {rows[against].title}, paired by seed (number of seeds)"
+    print_table(title, columns, table)

@@ -1,14 +1,15 @@
-"""How tight audits are, and which wrong noise they see.
+"""How tight the lower bounds on epsilon of audits are, and how often the noise test detects wrong noise.
 
-- threshold: bounds without assumptions from 10,000 runs, compared with the best threshold there is and with
-  jax_privacy on the same scores, at noise that gives epsilon 1, 2, 4 and 8.
-- participation: bounds for every participation, without assumptions (10,000 scores) and with Gaussian noise (100,000).
-- one_run: many canaries in one run, with the published theorems, and jax_privacy on the same scores.
-- power: how often the noise test sees wrong noise.
+- threshold: bounds without assumptions from 10,000 runs, for noise with epsilon 1, 2, 4 and 8. They are compared with
+  the bound for the best threshold and with jax_privacy's bounds on the same scores.
+- participation: bounds for every participation, without assumptions (from 10,000 scores), and for scores that are
+  assumed to be Gaussian (from 100,000 scores).
+- one_run: many canaries in one run, with the published theorems, compared with jax_privacy on the same scores.
+- power: how often the noise test detects wrong noise.
 
 python -m benchmarks.audit [table ...]
 
-`benchmarks.audit_engines` audits real engines.
+This benchmark simulates releases. `benchmarks.audit_engines` audits real training code.
 """
 
 from __future__ import annotations
@@ -62,18 +63,21 @@ if TINY:
 
 
 def gaussian_scores(rng: np.random.Generator, mu: float, count: int) -> tuple[Array, Array]:
-    """Return scores of a Gaussian mechanism, present and absent."""
+    """Return scores of a Gaussian mechanism, with the canary present and with the canary absent."""
     z = rng.standard_normal((2, count))
     return mu * z[0] + mu**2 / 2, mu * z[1] - mu**2 / 2
 
 
 def as_scores(ratios: Array, present: Array, mu: float) -> Scores:
-    """Return scores of a Gaussian mechanism with their projections, x = (ratio + mu^2 / 2) / mu."""
+    """Return `Scores` for the log-likelihood ratios of a Gaussian mechanism with sensitivity / noise_std = mu."""
     return Scores(ratios, (ratios + mu**2 / 2) / mu, np.full(len(ratios), mu), present)
 
 
 def best_threshold(samples: list[tuple[Array, Array]], mu: float) -> float:
-    """Return the mean bound of the best threshold, known in advance, with half of the failure probability each."""
+    """Return the mean bound for the best threshold, as if this threshold were known in advance.
+
+    Half of the failure probability goes to each of the two error rates.
+    """
     best = 0.0
     for at in np.linspace(-(mu**2), mu**2 / 2 + 5 * mu, 120):
         counts = [(int((i >= at).sum()), len(i), int((o >= at).sum()), len(o)) for i, o in samples]
@@ -82,7 +86,7 @@ def best_threshold(samples: list[tuple[Array, Array]], mu: float) -> float:
 
 
 def peers(samples: list[tuple[Array, Array]]) -> list[dict[str, float]]:
-    """Return the bounds of jax_privacy on the same scores."""
+    """Return the bounds of jax_privacy on the given scores."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "scores.npz"
         arrays = {}
@@ -94,7 +98,7 @@ def peers(samples: list[tuple[Array, Array]]) -> list[dict[str, float]]:
 
 
 def mean_of(rows: list[dict[str, float]], name: str) -> str:
-    """Return the mean of one of the peer's bounds."""
+    """Return the mean of the bound `name` of jax_privacy."""
     return f"{np.mean([row[name] for row in rows]):.3f}"
 
 

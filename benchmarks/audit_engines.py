@@ -1,14 +1,16 @@
-"""Audits of real engines: how often right ones are flagged, and how often planted mistakes are seen.
+"""Audits of engines: how often correct engines are flagged, and how often planted mistakes are detected.
 
-- alarms: audits of right engines, each with its own secret and run id, and how many were flagged.
-- planted: audits of every engine with each planted mistake, which part of the audit saw it, and times.
+An engine is one way to train with a plan, such as a NumPy loop, PyTorch, JAX or Flower.
+
+- alarms: audits of correct engines, each with its own secret and run id, and how many were flagged.
+- planted: audits of every engine with each planted mistake, which part of the audit detected it, and times.
 
 python -m benchmarks.audit_engines [--results FILE] [--repetitions N] [--only TEXT] [table ...]
 
-Every audit is added to FILE (JSON lines) when it ends, and audits that the file already has are not repeated, so a long
-measurement can be stopped and continued. Without --results, nothing is kept. --repetitions is the number of audits of
-each engine or mistake, and --only restricts them to names that contain a text, such as "torch". Tables are
-printed in Markdown, as docs/audit.md shows them.
+Every audit is added to FILE (JSON lines) when it ends. Audits that are already in the file are not repeated, so a long
+measurement can be stopped and continued. Without --results, nothing is stored. --repetitions is the number of audits of
+each engine or mistake. --only restricts the audits to names that contain TEXT, such as "torch". Tables are printed in
+Markdown, as docs/audit.md shows them.
 """
 
 from __future__ import annotations
@@ -42,15 +44,15 @@ Findings = Callable[[Path, int], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """One right engine, or one engine with a mistake.
+    """A correct engine, or an engine with a mistake.
 
     Args:
         engine: name of the engine.
-        name: the mistake; empty for a right engine.
-        findings: function (directory, seed) that audits it and returns what was found.
-        seen_by: words that a finding must contain, for the mistake to count as seen.
+        name: name of the mistake; empty for a correct engine.
+        findings: function of (directory, seed) that audits the engine and returns the findings.
+        seen_by: text that a finding must contain, so that the mistake counts as detected.
         repetitions: number of audits.
-        tries: number of runs of one audit, for mistakes that matter only if a coin says so.
+        tries: number of runs in one audit; more than 1 for mistakes that have an effect only in some runs.
     """
 
     engine: str
@@ -63,7 +65,7 @@ class Subject:
 
 @dataclass
 class Results:
-    """Audits that have been made, kept in a file of JSON lines if there is one."""
+    """The audits that were made. They are stored in a file of JSON lines if `path` is given."""
 
     path: Path | None
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Results:
             self.rows = [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keep one audit."""
+        """Add one audit."""
         self.rows.append(row)
         if self.path is not None:
             with self.path.open("a") as file:
@@ -86,14 +88,14 @@ class Results:
 
 
 def right_engines(repetitions: int) -> list[Subject]:
-    """Return the engines without mistakes; only NumPy with --tiny."""
+    """Return the engines without mistakes. With --tiny, return only the NumPy loop."""
     from tests.audit.engines import numpy_audits
 
     plans = {**numpy_audits.PLANS, "balls in bins": numpy_audits.bins_plan()}
     names = ["min separation"] if TINY else list(plans)
 
     def numpy(directory: Path, seed: int) -> tuple[str, ...]:
-        given = plans[names[seed // 10 % len(names)]]  # the participations take turns
+        given = plans[names[seed // 10 % len(names)]]  # successive audits use different participations
         return found(numpy_audits.audit(directory, given, seed=seed))
 
     engines: dict[str, Findings] = {"NumPy loop": numpy}
@@ -114,7 +116,7 @@ def right_engines(repetitions: int) -> list[Subject]:
 
 
 def mistakes(repetitions: int) -> list[Subject]:
-    """Return the planted mistakes of each engine; only one of NumPy with --tiny."""
+    """Return the planted mistakes of each engine. With --tiny, return only one mistake of the NumPy loop."""
     from tests.audit.engines import planted_numpy
 
     if TINY:
@@ -154,7 +156,7 @@ def found(audit: Any) -> tuple[str, ...]:
 
 
 def measure(table: str, subjects: list[Subject], results: Results) -> None:
-    """Make all audits that are missing, the first one of every subject first."""
+    """Make all audits that are missing. The first audits of all subjects come before the second ones, and so on."""
     for i in range(max(subject.repetitions for subject in subjects)):
         seed = FIRST_SEED[table] + 10 * i
         for subject in subjects:
@@ -180,7 +182,7 @@ def measure(table: str, subjects: list[Subject], results: Results) -> None:
 
 
 def two_processes(repetitions: int, results: Results) -> list[Subject]:
-    """Audit DDP and FSDP, right and with mistakes, in two processes. Return them as subjects."""
+    """Audit DDP and FSDP in two processes, without and with mistakes. Return the audited subjects."""
     from antiphase.audit import Release, evaluate
     from tests.audit.engines.models import plan
     from tests.audit.engines.processes import SCENARIOS, SEEN_BY

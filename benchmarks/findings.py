@@ -1,14 +1,15 @@
 """Tests three findings of papers on correlated noise with the small student network of training.py.
 
 1. bands: does the number of bands matter at equal rms error, for plain SGD and for Adam? (McKenna 2024, Fig. 5)
-2. batches: how does the real balls-in-bins sampler, padded and truncated, compare with shuffling? (Choquette-Choo et
-   al. 2025, Fig. 30)
-3. workload: does it help to include momentum and cooldown in the workload? (Choquette-Choo et al. 2023, multi-epoch,
-   App. F.2)
+2. batches: how do real balls-in-bins batches, padded and truncated to a fixed size or of any size, compare with
+   shuffled batches? (Choquette-Choo et al. 2025, Fig. 30)
+3. workload: does it help to include momentum and learning-rate cooldown in the workload? (Choquette-Choo et al. 2023,
+   multi-epoch, App. F.2)
 
-Training has 10 epochs of 50 steps with 500 of 25,000 images each. In every case, the learning rate is the best of a
-grid by the mean accuracy of two seeds, and ten other seeds give the accuracy. Results are stored in findings.jsonl next
-to this file and are not computed again. As in training.py, the results are not private.
+Training has 10 epochs of 50 steps. Each step uses 500 of 25,000 images. In every case, the learning rate with the best
+mean accuracy of two seeds is chosen from a grid, and ten other seeds give the accuracy. Results are stored in
+findings.jsonl next to this file and are not computed again. As in training.py, the results are not private, because the
+secret of the noise is known.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Case = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """The mechanism, batches, optimizer and learning rate schedule of a training run, and its planned error."""
+    """The mechanism, batches, optimizer and learning rate schedule of a training run, and its predicted error."""
 
     mechanism: ap.Mechanism
     batches: Any
@@ -69,9 +70,9 @@ class Setting(NamedTuple):
 
 
 def bands() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """Yield optimal banded strategies for the prefix sum, all scaled to the same rms error.
+    """Yield the cases of the first finding: optimal banded strategies for the prefix sum with equal rms errors.
 
-    The rms error is that of white noise with standard deviation `noise`.
+    The rms error is that of independent noise with standard deviation `noise`.
     """
     for name, optimizer in OPTIMIZERS.items():
         for noise in NOISES:
@@ -81,7 +82,10 @@ def bands() -> Iterator[tuple[Case, Callable[[], Setting]]]:
 
 
 def batches() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """Yield the same BLT and noise with three kinds of batches, and the dense matrix without amplification."""
+    """Yield the cases of the second finding.
+
+    They are the same BLT and noise with three kinds of batches, and the dense strategy without amplification.
+    """
     for epsilon in BIN_EPSILONS:
         kinds = {
             "BLT, balls in bins, padded": ap.BallsInBins(EPOCHS, PER_EPOCH, max_batch=BATCH),
@@ -96,7 +100,7 @@ def batches() -> Iterator[tuple[Case, Callable[[], Setting]]]:
 
 
 def workloads() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """Yield the dense matrix for the workload of the optimizer, and for the prefix sum."""
+    """Yield the cases of the third finding: the dense strategy for the workload of the optimizer or the prefix sum."""
     for epsilon in WORKLOAD_EPSILONS:
         for trained in SCHEDULES:
             for planned in ("in the workload", "afterwards"):
@@ -185,7 +189,7 @@ def runs(setting: Setting, seeds: tuple[int, ...], rates: tuple[float, ...], dat
 
 
 def drawn(participation: Any, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indices, mask) of all steps and seeds, padded to the same batch size."""
+    """Return the batches of all steps and seeds as (indices, mask), padded to the same size."""
     made = [participation.sampler(EXAMPLES, STEPS, ap.Secret.insecure(seed)) for seed in seeds]
     found = [[sampler.batch(step) for sampler in made] for step in range(STEPS)]
     width = -(-max(len(batch.indices) for row in found for batch in row) // 16) * 16
@@ -229,7 +233,7 @@ def tables(kept: Kept) -> None:
         for noise in NOISES:
             case = {"finding": "bands", "optimizer": optimizer, "noise": noise}
             rows.append([f"{optimizer}, {noise:g}", *(shown(kept, {**case, "bands": width}) for width in BANDS)])
-    title = "Accuracy by bands at the rms error of white noise of that standard deviation"
+    title = "Accuracy by bands, at the rms error of independent noise with the standard deviation of the row"
     print_table(title, ["optimizer, noise", *(f"{width} bands" for width in BANDS)], rows)
 
     arms = list(dict.fromkeys(case["arm"] for case, _ in batches()))

@@ -1,13 +1,14 @@
-"""Shows why the dense matrix trains worse than DP-SGD at the same expected error: training forgets noise.
+"""Shows why the dense strategy trains worse than DP-SGD at the same rms error: training forgets noise.
 
-The expected error is the noise in the parameters, as if gradients did not depend on the parameters. In a direction of
-curvature lambda, gradients do depend on them. With m_t = beta m_{t-1} + lambda theta_{t-1} + w_t and
-theta_t = theta_{t-1} - eta_t m_t, noise w is forgotten after about (1 - beta) / (eta lambda) steps, even if it was
-meant to cancel later noise. For the mechanisms of training.py at epsilon 1, this benchmark measures
+The rms error measures the noise in the parameters as if gradients did not depend on the parameters. In a direction of
+curvature lambda, gradients do depend on them: momentum and parameter follow m_t = beta m_{t-1} + lambda theta_{t-1} +
+w_t and theta_t = theta_{t-1} - eta_t m_t. SGD then forgets the noise w after about (1 - beta) / (eta lambda) steps. So
+correlated noise that comes later cancels noise that is no longer there. For the mechanisms of training.py at epsilon 1,
+this benchmark measures
 
-- the exact error of each mechanism in a direction of curvature h = learning rate x lambda;
-- the accuracy of a model that is trained without noise and gets the noise of the whole run at the end (no feedback),
-  and the accuracy of training with this noise (feedback).
+- the exact error of each mechanism in a direction with learning rate x lambda = h, for several h;
+- the accuracy of a model that is trained without noise and gets the noise of the whole run at the end (no feedback);
+- the accuracy of a model that is trained with this noise (feedback).
 
 Results are stored in findings_feedback.jsonl and are not computed again.
 """
@@ -40,9 +41,9 @@ MADE: dict[str, Callable[[], Made]] = {name: partial(ROWS[row].make, TASK, EPSIL
 
 
 def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indices, mask) of all steps and seeds, drawn by the mechanism's own sampler.
+    """Return the batches of all steps and seeds as (indices, mask), padded to the same size.
 
-    All batches are padded to the same size.
+    They are drawn by the mechanism's own sampler.
     """
     drawn = []
     for seed in seeds:
@@ -58,7 +59,10 @@ def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]
 
 
 def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
-    """Return the standard deviation of the noise in a direction of this curvature, as (rms over steps, last step)."""
+    """Return the standard deviation of the noise in a direction with learning rate x curvature = `curvature`.
+
+    The first number is the rms over the steps, and the second is the value at the last step.
+    """
     theta = momentum = np.zeros(noising.shape[1])
     variance = np.empty(STEPS)
     for t in range(STEPS):
@@ -69,7 +73,10 @@ def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
 
 
 def trained(made: Made, drawn: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays of accuracies by seed: noise added to the finished model, and noise added in every step."""
+    """Return two arrays with one accuracy per seed.
+
+    For the first, the noise of all steps is added to the finished model. For the second, it is added in every step.
+    """
     stream = ap.NoiseStream(made.mechanism, [(len(SEEDS), PARAMETERS)], ap.Secret.insecure(SEEDS[0]))
     indices, mask = drawn
     start = np.stack([flat_params(seed) for seed in SEEDS])[None]

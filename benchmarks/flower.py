@@ -1,15 +1,17 @@
-"""Time of a server round with Flower, compared with Flower's own server-side fixed clipping.
+"""Time of a server round of `antiphase.flower`, compared with Flower's own server-side fixed clipping.
 
-A round has 1,000 updates of 6.4 million parameters. Both sides aggregate replies that are already in memory. Flower's
-strategy needs all replies at once, which would take 25 GB. So both sides are timed with few and with more replies. The
-difference gives the time per update; the rest is a fixed time per round. The time of a full round is computed from the
-two. The server is measured with both kinds of noise: on a lattice, which is the default, and in floating point. The
-last table shows the memory of the noise on the server.
+In the first table, a round has 1,000 updates of 6.4 million parameters. Both servers aggregate replies that are already
+in memory. Flower's strategy needs all replies at once, which would take 25 GB. So both servers are timed with 4 and
+with 44 replies. The difference of these times gives the time per update. The remaining time is a fixed time per round.
+The time of a full round is computed from the time per update and the fixed time. Our server is measured with both kinds
+of noise: on a lattice, which is the default, and in floating point.
 
-The second table is a full round of `DPFTRL`, with 10,000 registered clients of which 1,000 check in and train. Their
-updates are streamed: each one is made when the server pulls it. The time that the stand-in for Flower's grid takes to
-make them is not counted. Each round runs in a process of its own, whose peak memory is compared with that of a round
-with a tenth of the updates.
+The second table measures full rounds of `DPFTRL`. There are 10,000 registered clients, of which 1,000 check in and
+train. Their updates are streamed: each update is created when the server pulls it. A class of this file takes the place
+of Flower's grid, and its time is not counted. Each round runs in a process of its own. The peak memory of this process
+is compared with the peak memory for a tenth of the updates.
+
+The third table shows the memory of the noise on the server.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ TURNS = sized(int(os.environ.get("TURNS", "5")), 2)
 GOAL_RATIO = 0.5
 GOAL_MORE = 2.0  # seconds that a round may take longer on a lattice than in floating point
 KINDS = {"lattice": None, "floating point": False}  # what DPFTRL is given
-Times = np.ndarray[Any, Any]  # seconds of the clock, and of the processor
+Times = np.ndarray[Any, Any]  # seconds of wall-clock time and of CPU time
 BLT = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
 NODE = 7
 
@@ -61,7 +63,10 @@ def model() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def replies(count: int, tag: bool) -> list[Message]:
-    """Return replies as clients send them, to messages that were sent to one node."""
+    """Return replies of clients to messages that the server sent to one node.
+
+    With `tag`, they have the record that `DPFTRL` needs; otherwise, the metrics that Flower's strategy needs.
+    """
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     made, rng = [], np.random.default_rng(0)
     for i in range(count):
@@ -78,12 +83,15 @@ def replies(count: int, tag: bool) -> list[Message]:
 
 
 def now() -> Times:
-    """Return the time of the clock and of the processor. The latter hardly depends on what else the machine does."""
+    """Return the wall-clock time and the CPU time. The latter hardly depends on other load on the machine."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def flower_turn(count: int) -> Times:
-    """Return the seconds that Flower's strategy takes. It clips the replies in place, so they are created each time."""
+    """Return the seconds that Flower's strategy takes to aggregate `count` replies.
+
+    The strategy clips the replies in place, so each call creates new ones.
+    """
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, count)
     strategy.current_arrays, messages = to_array_record(model()), replies(count, tag=False)
     start = now()
@@ -92,7 +100,7 @@ def flower_turn(count: int) -> Times:
 
 
 def our_turn(kind: str, count: int) -> Times:
-    """Return the seconds that our server takes to add up the replies, without the time of `release_seconds`."""
+    """Return the seconds that our server takes to add up `count` replies. `release_seconds` measures the rest."""
     messages, lattice = replies(count, tag=True), plan_of(BLT, kind).mechanism.lattice
     current = Round(ReplyRules(0, 1, 1, 1.0, None, False), model(), Participants(), Counter(), None, lattice)
     current.asked = {f"m{i}": NODE for i in range(count)}
@@ -118,7 +126,7 @@ def session(directory: Path, strategy: ap.strategies.Strategy, kind: str) -> Ses
 
 
 def noisy_mean(opened: Session, total: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Return what `DPFTRL` computes from the sum of the updates, for clipping norm 1."""
+    """Return the noisy mean update that `DPFTRL` computes from the sum of the updates, for clipping norm 1."""
     lattice = opened.run.plan.mechanism.lattice
     if lattice is not None:
         return [value / UPDATES for value in lattice.value(opened.run.release(opened.state.release, total))]
@@ -127,7 +135,7 @@ def noisy_mean(opened: Session, total: list[np.ndarray[Any, Any]]) -> list[np.nd
 
 
 def release_seconds(strategy: ap.strategies.Strategy, kind: str) -> Times:
-    """Return the seconds to generate the noise of a release and to write the model and both ledgers to disk."""
+    """Return the seconds to add noise to the sum and to write the new model and both ledgers to disk."""
     with tempfile.TemporaryDirectory() as folder:
         opened, times = session(Path(folder) / "run", strategy, kind), []
         total = [np.zeros(shape, np.int64 if kind == "lattice" else np.float64) for shape in SHAPES.values()]
@@ -158,7 +166,7 @@ def noise_copies(strategy: ap.strategies.Strategy, kind: str) -> float:
 
 
 class StreamingGrid:
-    """Stands in for Flower's grid: many clients, and replies that are made only when they are pulled."""
+    """Takes the place of Flower's grid, with many clients. It creates each reply when the server pulls it."""
 
     def __init__(self, clients: int) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -192,7 +200,7 @@ class StreamingGrid:
         status = "ready" if phase == "check-in" else "update"
         content = {TAG: to_record(Answer(f"client {message.metadata.dst_node_id}", release, status, -1, [], []))}
         if phase == "train":
-            # A copy, as every reply from the network has bytes of its own.
+            # Copy the arrays, because every reply from a network has its own memory.
             content[ARRAYS] = ArrayRecord(
                 {n: Array(a.dtype, a.shape, a.stype, bytes(memoryview(a.data))) for n, a in self._update.items()}
             )
@@ -210,7 +218,7 @@ def plan_of(strategy: ap.strategies.Strategy, kind: str = "floating point") -> a
 
 
 def full_round(updates: int, kind: str) -> tuple[Times, float]:
-    """Return the seconds of a full round of `DPFTRL`, without those of the grid, and the peak memory in bytes."""
+    """Return the seconds of a full round of `DPFTRL`, without the time of the grid, and the peak memory in bytes."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     grid, seconds = StreamingGrid(CLIENTS), []
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +241,7 @@ def in_own_process(updates: int, kind: str) -> tuple[Times, float]:
 
 
 def print_scale(flowers: Times) -> None:
-    """Print the time and the memory of full rounds. `flowers` is Flower's time for a round."""
+    """Print the time and the memory of full rounds. `flowers` is the time that Flower's strategy takes for a round."""
     few, many = max(UPDATES // 10, 1), UPDATES
     one, rows, found = sum(value.nbytes for value in model().values()), [], {}
     for kind in KINDS:
@@ -264,7 +272,7 @@ def print_more(what: str, found: dict[str, Times]) -> None:
 
 
 def ratios(mine: Times, theirs: Times) -> list[str]:
-    """Return the seconds of the clock and of the processor, each with its ratio to theirs."""
+    """Return texts for wall-clock time, its ratio to `theirs`, CPU time and its ratio to `theirs`."""
     return [text for a, b in zip(mine, theirs, strict=True) for text in (readable(a), f"{a / b:.3f}")]
 
 

@@ -1,7 +1,8 @@
-"""Accuracy of the ports of jax_privacy's examples, compared with jax_privacy on the same data and at the same epsilon.
+"""Final losses of our ports of jax_privacy's examples, compared with jax_privacy at the same epsilon.
 
-Each side trains several times, with new batches and noise. jax_privacy's examples fix the strategy: four bands for
-logistic regression, DP-SGD for the line and the transformer. Ours plan it.
+Both libraries use the same data. Each trains several times, with new batches and noise. jax_privacy's examples use a
+fixed strategy: four bands for logistic regression, and DP-SGD for the line and the transformer. In our ports, the
+planner chooses the strategy.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def ours(name: str, settings: dict[str, Any]) -> list[float]:
 
 
 def theirs(kind: str, arrays: dict[str, Any], **settings: Any) -> list[float]:
-    """Train with jax_privacy on arrays that both sides share."""
+    """Train several times with jax_privacy on `arrays`, and return the final losses."""
     with tempfile.TemporaryDirectory() as directory:
         np.savez(Path(directory) / "data.npz", **arrays)
         options = [f"{name}={value}" for name, value in settings.items()]
@@ -110,7 +111,7 @@ def main() -> None:
     other = theirs("transformer", {"text": text, "test": test, **arrays}, bands=1, **same, **budget)
     add("transformer", ours("dp_sgd_transformer", TRANSFORMER), other)
     columns = ["example", "antiphase", "jax_privacy"]
-    print_table(f"Final loss, mean and deviation of {REPEATS} trainings", columns, rows)
+    print_table(f"Final loss, mean and standard deviation of {REPEATS} trainings", columns, rows)
 
 
 if __name__ == "__main__":

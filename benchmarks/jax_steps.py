@@ -1,9 +1,10 @@
-"""Time of private steps in JAX: device noise for leaves of all shapes, and whole jitted steps of 2 million parameters.
+"""Time of private training steps in JAX, for 2 million parameters.
 
-Whole steps are compared with the same step without noise, with plain Optax (the gradient of the mean loss) and with
-jax_privacy. All sides take turns, so that other load on the machine affects them alike; ratios are medians over turns.
-A step with noise includes its commit. With the host source, a background thread makes the noise while the device
-computes the gradient.
+The first table shows the noise generated on the device, for models with leaves of several shapes. The second shows
+whole jitted steps. They are compared with the same step without noise, with plain Optax (the gradient of the mean
+loss), and with jax_privacy. All variants alternate in turns, so that other load on the machine affects them alike.
+Ratios are medians over the turns. A step with noise includes its commit. With the host source, a background thread
+generates the noise while the device computes the gradient.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Step = Callable[[], float]
 
 
 def shapes() -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Return models with the same number of parameters, in leaves of other shapes."""
+    """Return the leaf shapes of several models, all with about PARAMETERS parameters."""
     side = math.isqrt(PARAMETERS // 2)
     return {
         "one flat leaf": ((PARAMETERS,),),
@@ -111,7 +112,10 @@ def timed(advance: Callable[[], Any]) -> Step:
 
 
 def plain_step(clipped: bool) -> Step:
-    """Time a step without noise: of clipped gradients, or with the gradient of the mean loss, as plain Optax has it."""
+    """Return a function that times one step without noise.
+
+    If `clipped` is False, the step uses the gradient of the mean loss, as in plain Optax.
+    """
     params, x, mask = start()
     total = apj.clipped_sum(loss, 1.0, microbatch=MICROBATCH)
     gradient = (
@@ -132,6 +136,7 @@ def plain_step(clipped: bool) -> Step:
 
 
 def private_step(strategy: Strategy, source: str, runs: list[ap.Run]) -> Step:
+    """Return a function that times one private step with noise from `source`. Appends its run to `runs`."""
     params, x, mask = start()
     run = ap.Run.open(
         plan_for(strategy),
@@ -151,7 +156,7 @@ def private_step(strategy: Strategy, source: str, runs: list[ap.Run]) -> Step:
         return optax.apply_updates(params, updates), state
 
     def advance() -> None:
-        batch = run.batch(run.committed)  # the background thread begins
+        batch = run.batch(run.committed)  # with the host source, the background thread starts here
         held[0] = update(*held[0])
         apj.commit(run, held[0][1], held[0][0], batch.indices[batch.mask])
 
@@ -159,7 +164,7 @@ def private_step(strategy: Strategy, source: str, runs: list[ap.Run]) -> Step:
 
 
 class Peer:
-    """Runs jax_privacy's step in its own interpreter. With --tiny, or without the interpreter, it is not run."""
+    """Runs training steps of jax_privacy in its own interpreter. With --tiny, it is not run."""
 
     def __init__(self) -> None:
         python = os.environ.get("PEER", ".venv-peer/bin/python")
@@ -184,7 +189,7 @@ class Peer:
 
 
 def in_turns(sides: dict[str, Step]) -> dict[str, list[float]]:
-    """Return the times of all sides, which take turns, without two warm-up turns, which compile."""
+    """Return the times of all variants, which alternate in turns. Two warm-up turns, which compile, are not counted."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(TURNS + 2):
         for name, step in sides.items():
@@ -195,6 +200,7 @@ def in_turns(sides: dict[str, Step]) -> dict[str, list[float]]:
 
 
 def ratio(times: dict[str, list[float]], one: str, other: str) -> float:
+    """Return the median over the turns of the time of `one` divided by the time of `other`."""
     return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
 
 

@@ -1,7 +1,8 @@
-"""Cost of lattice noise compared with the fast source in float32: time of a step, time of a draw, and memory.
+"""Cost of lattice noise compared with the default noise in float32: time of a step, time of a draw, and memory.
 
-A step makes the noise of all parameters on all cores. CPU time is summed over the cores, and hardly depends on other
-load on the machine. The two sides take turns; times are the smallest over the turns.
+A step generates the noise of all parameters on all cores. CPU time is summed over the cores, and hardly depends on
+other load on the machine. The two kinds of noise are measured alternately, several times. The tables show the smallest
+times.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def stream(strategy: Strategy, parameters: int, lattice: Lattice | None) -> Nois
 
 
 def measured(streams: list[NoiseStream]) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of a step of each stream."""
+    """Return the wall-clock and CPU seconds of a step of each stream."""
     times = [(float("inf"), float("inf"))] * len(streams)
-    ahead = 16  # the fast source computes several steps at once
+    ahead = 16  # the float32 stream computes several steps at once
     for _ in range(TURNS):
         for i, source in enumerate(streams):
             wall, cpu = time.perf_counter(), time.process_time()
@@ -89,7 +90,7 @@ def contributions() -> list[list[str]]:
 def main() -> None:
     head = ["strategy", "parameters", "float32", "lattice", "CPU ratio", "CPU per draw", "state", "lattice's state"]
     print_table("Noise of a step", head, rows())
-    print_table("Putting one contribution on the grid (CPU time)", ["parameters", "time"], contributions())
+    print_table("Rounding one contribution to the lattice (CPU time)", ["parameters", "time"], contributions())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Time of noise streams, compared with jax_privacy's privatizers and NumPy's own generator.
 
-A step adds noise to a float32 gradient in place. The two sides alternate in turns of a few steps, so that other load on
-the machine affects both; ratios are medians over the turns. With lookahead, some steps are long and the rest short, so
-our turn is a whole number of lookahead blocks, and its time is the mean over its steps.
+A step adds noise to a float32 gradient in place. The two libraries alternate in turns of a few steps, so that other
+load on the machine affects both. Ratios are medians over the turns. Some of our noise streams compute the noise of
+several steps at once (a block), so one step takes long and the following ones are short. Therefore each of our turns
+consists of whole blocks, and its time is the mean over its steps.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def toeplitz(bands: int) -> Toeplitz:
     return Toeplitz.square_root(STEPS, bands)
 
 
-# name, strategy, steps per turn, privatizer of jax_privacy to compare with, goal for the ratio (0 for no comparison)
+# name, strategy, steps per turn, privatizer of jax_privacy to compare with, goal for how many times faster we are
+# (0 for no comparison)
 CASES: list[tuple[str, Strategy, int, str, float]] = [
     ("identity (the floor)", Identity(STEPS), 4, "identity", 8),
     ("BLT, 4 buffers", BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, "blt-4", 20),
@@ -67,7 +69,7 @@ def timer(strategy: Strategy, steps: int, parameters: int = PARAMETERS) -> Timer
 
 
 class Peer:
-    """Runs jax_privacy in its own interpreter, one step at a time. With --tiny, it is not run."""
+    """Runs noise steps of jax_privacy in its own interpreter. With --tiny, it is not run."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -107,7 +109,7 @@ def compare_with_jax_privacy() -> None:
     peer.close()
     columns = ["stream", "antiphase", "x floor", "jax_privacy", "times faster", "goal"]
     print_table(f"A step of noise, {PARAMETERS:,} float32 parameters", columns, rows)
-    print("goal for BLT with 4 buffers: at most 2.5 x floor\n")
+    print("goal for BLT with 4 buffers: at most 2.5 x floor, which is the time of independent noise\n")
 
 
 def compare_dense_with_numpy() -> None:

@@ -1,8 +1,8 @@
 """Time that the optimisers of several families take, compared with jax_privacy.
 
-Every case runs in its own process on both sides, with an empty cache for compiled code, so that compilation is counted
-and peak memory is that of the case. Value and gradient are timed again after the first call. All other cases time one
-call up to the solution, without imports.
+For both libraries, every case runs in its own process, with an empty cache for compiled code. So compilation is
+counted, and peak memory is that of the case. The computation of value and gradient is timed for the first call and for
+later calls. All other cases time one call of the optimiser until it returns the solution. Imports are not counted.
 
 python -m benchmarks.optimize [name ...]
 """
@@ -24,8 +24,9 @@ import numpy as np
 
 from benchmarks._measure import environment, peer, print_table, readable, seconds, sized
 
-# Proved lower bounds, from longer runs: 700 iterations at 65,536 steps, 120 at 1,048,576.
+# Proved lower bounds on the loss by number of steps, from longer searches with 700 and 120 iterations.
 LOWER_BOUNDS = {65_536: 45.606088, 1 << 20: 181.064384}
+# Number of steps -> goal: gap to the lower bound, time and memory.
 BANDED = sized({65_536: "1e-4 in 60 s", 1 << 20: "1e-3 in 600 s, 3,000 MB"}, {64: ""})
 
 
@@ -51,7 +52,7 @@ def banded_gradient(n: int, bands: int) -> dict[str, float]:
 def curvatures_case(family: str, n: int, bands: int) -> dict[str, float]:
     """Time the optimiser for the rms error and for the last iterate with 25 curvatures.
 
-    A first call, which compiles, is not timed.
+    The first call, which compiles, is not timed.
     """
     from antiphase import Curvatures, FixedEpochs, Momentum, schedules
     from antiphase._optimize import optimize
@@ -126,7 +127,7 @@ def gradients() -> None:
     ]
     print_table("Banded, 16 bands: value and gradient", columns, rows)
     print("goals: at least 200 times faster, at most 1/50 of the peak memory")
-    print("Python, NumPy and the compiler take about 190 MB of our process for any problem size\n")
+    print("For any problem size, Python, NumPy and the compiler take about 190 MB of our process.\n")
 
 
 def banded() -> None:
@@ -149,7 +150,7 @@ def banded() -> None:
     columns = [
         "steps",
         "rms loss",
-        "above the bound of a longer run",
+        "above the bound of a longer search",
         "proved gap",
         "iterations",
         "time",

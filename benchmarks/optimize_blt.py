@@ -1,7 +1,7 @@
 """Time and loss of the BLT optimiser, compared with jax_privacy.
 
-Both choose the number of buffers. Both run in their own process with an empty cache for compiled code, without counting
-imports. If the numbers of buffers differ, ours is also run with the number that jax_privacy chose.
+Both libraries choose the number of buffers. Each runs in its own process, with an empty cache for compiled code.
+Imports are not counted. Our optimiser is also run with the number of buffers that jax_privacy chose.
 
 python -m benchmarks.optimize_blt
 """
@@ -70,7 +70,7 @@ def compared() -> None:
         "jax_privacy",
     ]
     print_table("BLT: to convergence, buffers chosen by the optimiser", columns, rows)
-    print("goals: at least 100 times faster, loss no worse\n")
+    print("goals: at least 100 times faster, and no larger loss\n")
 
 
 def large() -> None:
@@ -85,7 +85,7 @@ def large() -> None:
 def curvatures_case(n: int, buffers: int) -> None:
     """Time the optimiser for the rms error and for the last iterate with 25 curvatures, and print JSON.
 
-    A first call, which compiles, is not timed.
+    The first call, which compiles, is not timed.
     """
     from antiphase import Curvatures, FixedEpochs, Momentum, PrefixSum, schedules
     from antiphase._optimize import optimize

@@ -1,7 +1,7 @@
-"""Time to find the dense optimum to a certified gap, compared with jax_privacy.
+"""Time to find the dense optimum up to a proved gap, compared with jax_privacy.
 
-Ours runs until loss and lower bound agree to 0.2 %, and jax_privacy for 300 iterations. Both run in their own process
-with an empty cache for compiled code, without counting imports.
+Our optimiser runs until loss and lower bound agree to 0.2 %, and jax_privacy for 300 iterations. Each runs in its own
+process, with an empty cache for compiled code. Imports are not counted.
 
 python -m benchmarks.optimize_dense
 """

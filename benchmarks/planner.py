@@ -1,8 +1,8 @@
 """Time that the planner takes to choose a mechanism, compared with jax_privacy's choice of the number of bands.
 
-Our planner tries every family with every kind of batches; jax_privacy tries banded Toeplitz matrices under Poisson
-sampling. Each runs in its own process, without counting imports. Our process is run twice and the second run is timed,
-so that compiled code comes from the cache on disk.
+Our planner tries every family with every kind of batches. jax_privacy tries banded Toeplitz matrices under Poisson
+sampling. Each runs in its own process, and imports are not counted. Our process is run twice, and the second run is
+timed. So it loads compiled code from the cache on disk.
 
 python -m benchmarks.planner [name ...]
 """
@@ -66,7 +66,7 @@ def child(name: str) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """Run a case in two subprocesses, one after the other, and return the second result; with --tiny, run only one."""
+    """Run a case in two subprocesses, one after the other, and return the second result. With --tiny, run it once."""
     command = [sys.executable, "-m", "benchmarks.planner", "--case", name]
     for _ in range(sized(2, 1)):
         done = subprocess.run(command, check=True, capture_output=True, text=True)

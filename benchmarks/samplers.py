@@ -1,4 +1,4 @@
-"""Batches per second of every sampler, for 10 million examples and batches of about 10,000.
+"""Number of batches per second of every sampler, for 10 million examples and batches of about 10,000 examples.
 
 python -m benchmarks.samplers [examples]
 """
@@ -40,7 +40,7 @@ def participations(examples: int) -> list[p.Participation]:
 def main() -> None:
     examples = int(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLES
     steps = 2 * max(1, examples // BATCH)
-    for small in participations(COMPILED):  # compile
+    for small in participations(COMPILED):  # compile all samplers before the measurement
         small.sampler(COMPILED, 100, Secret.insecure(0)).batch(0)
     print(f"{'participation':72} {'first, s':>9} {'batch':>8} {'batches/s':>9}")
     for participation in participations(examples):

@@ -1,10 +1,11 @@
 """Time and memory of the PyTorch integration, compared with Opacus and its independent noise.
 
-Measured are the noise of a step, whole training steps with ghost clipping and with hooks, and memory. The two libraries
-alternate in turns of a few steps, so that other load on the machine affects both; ratios are medians over the turns.
-Our turn is a whole number of lookahead blocks, and its time is the mean over its steps. Our training step includes the
-ledger: the digest of the gradients and the commit. The column "CPU" has the ratio of CPU times, which depends less on
-other processes. On a busy machine, set OMP_NUM_THREADS=1: threads of PyTorch that wait for each other use CPU time too.
+The table shows the noise of a step, whole training steps with ghost clipping and with hooks, and memory. The two
+libraries alternate in turns of a few steps, so that other load on the machine affects both. Ratios are medians over the
+turns. Our noise stream computes the noise of several steps at once (a block). Therefore each of our turns consists of
+whole blocks, and its time is the mean over its steps. Our training step includes the ledger: the digest of the
+gradients and the commit. The column "CPU" shows the ratio of CPU times, which depends less on other processes. On a
+busy machine, set OMP_NUM_THREADS=1, because threads of PyTorch that wait for each other also use CPU time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TURNS = sized(int(os.environ.get("TURNS", "5")), 1)
 Cost = tuple[float, float]  # seconds of wall clock and of CPU for a step
 Timer = Callable[[], Cost]
 
-# name, strategy, steps per turn, largest ratio to Opacus for the noise, and for a whole step with ghost clipping
+# name, strategy, steps per turn, goal for the ratio to Opacus for the noise, and for a whole step with ghost clipping
 CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
     ("BLT, 4 buffers", ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, 1.0, 1.05),
     ("Toeplitz, 16 bands", ap.strategies.Toeplitz.square_root(STEPS, 16), 8, 2.0, 1.07),
@@ -52,9 +53,9 @@ CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
 
 
 def plan_for(strategy: ap.strategies.Strategy, batch: int = BATCH) -> ap.Plan:
-    """Return a plan in which every example takes part in every step, so that batches have the same size as Opacus's.
+    """Return a plan in which every example takes part in every step. So batches have the same size as with Opacus.
 
-    Its privacy guarantee does not matter here.
+    The privacy guarantee of this plan is not computed.
     """
     mechanism = ap.Mechanism(strategy, ap.EveryStep(), 1.0)
     problem = ap.Problem(steps=STEPS, budget=ap.Budget(1e9, 1e-6), batch_size=batch, participation=ap.EveryStep())
@@ -143,7 +144,7 @@ def training(module: Any, optimizer: Any, criterion: Any, loader: DataLoader[Any
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its data, and how its gradients are clipped."""
+    """A model, its data, and the mode in which its gradients are clipped."""
 
     model: Callable[[], nn.Module]
     data: Callable[[], TensorDataset]
@@ -191,12 +192,15 @@ def opacus_training(task: Task = MLP) -> Callable[[], object]:
 
 
 def with_criterion(module: Any, optimizer: Any, *rest: Any) -> tuple[Any, ...]:
-    """Module, optimizer, criterion and loader; with hooks, engines return no criterion."""
+    """Return module, optimizer, criterion and loader. With hooks, engines return no criterion, so one is added."""
     return (module, optimizer, *rest) if len(rest) == 2 else (module, optimizer, nn.CrossEntropyLoss(), *rest)
 
 
 def compare(ours: Timer, theirs: Timer) -> list[str]:
-    """Median times, and the medians of the ratios of turns taken one after the other: wall clock, then CPU."""
+    """Return texts for our median time, their median time, and the median ratios of wall-clock and of CPU times.
+
+    Each ratio is that of two turns taken one after the other.
+    """
     ours(), theirs()
     turns = [(ours(), theirs()) for _ in range(TURNS)]
     first, second = (statistics.median(cost[0] for cost in costs) for costs in zip(*turns, strict=True))
@@ -205,7 +209,10 @@ def compare(ours: Timer, theirs: Timer) -> list[str]:
 
 
 def peak_memory(side: str) -> float:
-    """Most memory, in MB, that a process of its own takes for a few ghost steps with 16 bands."""
+    """Return the peak memory in MB of a process that takes a few steps with ghost clipping and 16 bands.
+
+    `side` is "ours" or "theirs".
+    """
     command = [sys.executable, "-m", "benchmarks.torch_noise", side]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(found.stdout.split()[-1])
@@ -220,7 +227,7 @@ def print_peak(side: str) -> None:
 
 
 def memory(strategy: ap.strategies.Strategy) -> float:
-    """Return the size of the noise state on the larger of two ranks, as a fraction of that of a single process."""
+    """Return the larger of the noise states of two ranks, as a fraction of the noise state of a single process."""
     parameters, plan = [p.detach() for p in network().parameters()], plan_for(strategy)
     sizes = []
     for world in (TorchDistributed(), TorchDistributed(0, 2), TorchDistributed(1, 2)):

@@ -1,14 +1,14 @@
-"""Accuracy of private training by mechanism and epsilon, on 50,000 images labelled by a fixed teacher.
+"""Accuracy of private training by mechanism and epsilon, on 50,000 images labelled by a fixed teacher network.
 
-Training has 20 epochs of 100 steps with 500 examples each, a network of 4,810 parameters, and SGD with heavy-ball
-momentum and a learning rate cooldown. The secret of the noise is known: this is a study of accuracy, and the results
-are not private.
+Training has 20 epochs of 100 steps, with 500 examples per step. The network has 4,810 parameters. The optimizer is SGD
+with heavy-ball momentum and a learning rate cooldown. This is a study of accuracy only: the secret of the noise is
+known, so the results are not private.
 
     python -m benchmarks.training --rows dp-sgd,banded-rms --epsilons 4,8 --seeds 10   # measure these cells
     python -m benchmarks.training --seeds 0                                            # only print tables
 
-Results are stored line by line in training.jsonl next to this file. Stored results are not computed again, so a run can
-be interrupted, and more seeds can be added later. The chart is drawn again each time.
+Results are stored line by line in training.jsonl next to this file. Stored results are not computed again, so the
+command can be interrupted, and more seeds can be added later. The chart is drawn again each time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def students() -> tuple[Student, Student]:
 
 
 def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Any]:
-    """Return the accuracies after the last step. Noise and batches of a seed are the same for every learning rate."""
+    """Return the accuracies after the last step. All learning rates use the same noise and batches for a seed."""
     training, testing = students()
     start = np.stack([flat_params(seed) for seed in seeds])
     batches = [draw_batches(mechanism.participation, EXAMPLES, STEPS, seed) for seed in seeds]
@@ -71,7 +71,7 @@ ROWS = fixed_rows(PER_EPOCH)
 
 @cache
 def public_spectrum(clip_norm: float) -> Mixture:
-    """Return the curvatures of an untrained student, estimated on public images without labels."""
+    """Return the curvatures of an untrained student network, estimated on public images without labels."""
     pictures = teacher.pictures(sized(1_000, 20), np.random.default_rng(99))
     product = gauss_newton_product(flat_params(1_000), pictures, clip_norm)
     probes, iterations = sized((4, 40), (1, 8))
@@ -83,7 +83,7 @@ def public_spectrum(clip_norm: float) -> Mixture:
 def add_curvature_rows() -> None:
     """Add rows that follow NoiseCurve (Gu et al. 2025), as far as its details are published.
 
-    They use banded noise for curvatures estimated from public data.
+    These rows use banded Toeplitz strategies for curvatures that are estimated from public data.
     """
     kinds = {"noisecurve": ("", np.inf), "noisecurve-clipped": (", clipping counted", CLIP)}
     for name, (words, clip_norm) in kinds.items():

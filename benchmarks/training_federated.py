@@ -1,9 +1,9 @@
 """Accuracy of federated training with user-level privacy: server momentum over clipped user updates.
 
-240 rounds with about 100 of 4,000 users, whose data differ much. Each user takes two local steps; the server adds
-noise to the sum of the clipped updates and applies momentum. Without amplification every user takes part in every
-40th round at most, six times in all. The command takes the options of `benchmarks.training`; results are kept in
-training_federated.jsonl.
+There are 240 rounds, each with about 100 of 4,000 users. The data of the users differ strongly. Each user takes two
+local steps. The server adds noise to the sum of the clipped updates and applies momentum. In the rows without
+amplification, a user takes part at most six times, with at least 40 rounds from one participation to the next. The
+command takes the options of `benchmarks.training`. Results are stored in training_federated.jsonl.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def data() -> tuple[Users, Any]:
 
 
 def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Any]:
-    """Return the accuracies after the last round. Noise and cohorts of a seed are the same for every learning rate."""
+    """Return the accuracies after the last round. All learning rates use the same noise and users for a seed."""
     users, testing = data()
     start = np.stack([flat_params(seed) for seed in seeds])
     cohorts = [draw_batches(mechanism.participation, USERS, ROUNDS, seed) for seed in seeds]

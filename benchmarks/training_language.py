@@ -1,8 +1,9 @@
 """Accuracy of a private language model: an LSTM predicts the next character of the Python reference manual.
 
-3 epochs of 100 steps of 120 stretches of text, 6,272 parameters, with heavy-ball SGD and with Adam (clip, add noise,
-then Adam). Accuracy is the share of characters predicted right in text that was not trained on. The command takes the
-options of `benchmarks.training`; results are kept in training_language.jsonl and training_language_adam.jsonl.
+Training has 3 epochs of 100 steps, with 120 short sequences of characters per step. The model has 6,272 parameters. The
+optimizer is heavy-ball SGD in the first task, and Adam in the second. Both receive the clipped gradients with noise.
+Accuracy is the fraction of the characters of a test text that are predicted correctly. The command takes the options of
+`benchmarks.training`. Results are stored in training_language.jsonl and training_language_adam.jsonl.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def runs(
     seeds: tuple[int, ...],
     rates: tuple[float, ...],
 ) -> dict[str, Any]:
-    """Return accuracy and loss after the last step. Noise and batches of a seed are the same for every rate."""
+    """Return accuracies and losses after the last step. Noise and batches of a seed are the same for all rates."""
     training, testing = models()
     start = np.stack([flat_params(seed) for seed in seeds])
     batches = [draw_batches(mechanism.participation, EXAMPLES, STEPS, seed) for seed in seeds]

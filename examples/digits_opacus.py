@@ -47,7 +47,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     engine = antiphase.torch.PrivacyEngine(directory / "run")
     module, optimizer, loader = engine.make_private(module, optimizer, dataset, plan)
 
-    # 3. Resume from the checkpoint, or start. The checkpoint names the run and the step, and contains no secrets.
+    # 3. Resume from the checkpoint, or start. The checkpoint contains the id of the run and the step, but no secrets.
     checkpoint = directory / "checkpoint.pt"
     if checkpoint.exists():
         stored = torch.load(checkpoint)
@@ -67,7 +67,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
         torch.save(state, checkpoint.with_suffix(".new"))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
 
-    # 5. Publish before you release anything; the report states the guarantee of the steps that ran.
+    # 5. Call `publish` before you release anything. The report states the guarantee of the steps that ran.
     engine.publish("final model")
     with torch.no_grad():
         accuracy = (module(images[1500:]).argmax(1) == labels[1500:]).float().mean().item()

@@ -54,7 +54,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     )
     plan = ap.plan(problem, families=["identity", "toeplitz"])
 
-    # 2. A run owns the secret, the batches, the noise and the ledger. Keep its directory apart from the model.
+    # 2. A run owns the secret, the batches, the noise and the ledger. Do not share its directory with the model.
     params = fresh_params()
     with ap.Run.open(plan, directory / "run", leaves=apj.leaves(params), examples=1500) as run:
         # 3. Create an ordinary Optax chain. Noise comes first, then division by the batch size.
@@ -78,7 +78,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
             if batch.step % 20 == 19:
                 apj.save(checkpoint, (params, state), run)
 
-        # 5. Publish before you release anything; the report states the guarantee of the steps that ran.
+        # 5. Call `publish` before you release anything. The report states the guarantee of the steps that ran.
         run.publish("accuracy on the test images")
         accuracy = float((logits(params, images[test]).argmax(1) == labels[test]).mean())
         report = apj.report(run, state)

@@ -22,7 +22,7 @@ LENGTH, LETTERS = 12, 26
 
 
 def sentences(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    """Return generated text: each letter is one, two or three places after the one before."""
+    """Return generated texts. Each letter is one, two or three places after the previous letter in the alphabet."""
     generator = torch.Generator().manual_seed(seed)
     moves = torch.randint(1, 4, (count, LENGTH), generator=generator)
     tokens = moves.cumsum(1) % LETTERS
@@ -38,7 +38,7 @@ def network() -> torch.nn.Module:
 
 
 def main(directory: Path, examples: int, steps: int, batch_size: int, epsilon: float) -> float:
-    # 1. State the problem and the privacy budget, and make a plan. It uses at most 4 copies of the adapter for noise.
+    # 1. State the problem and the privacy budget, and make a plan. The noise may use the memory of 4 adapter copies.
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon=epsilon, delta=1e-5),
@@ -48,7 +48,7 @@ def main(directory: Path, examples: int, steps: int, batch_size: int, epsilon: f
     )
     plan = ap.plan(problem, families=["blt"])
 
-    # 2. Use PrivateTrainer like Trainer. The batches come from the plan; 16 examples are processed at a time.
+    # 2. Use PrivateTrainer like Trainer. The plan determines the batches. They are processed 16 examples at a time.
     args = TrainingArguments(
         str(directory / "out"),
         per_device_train_batch_size=16,
@@ -74,7 +74,7 @@ def main(directory: Path, examples: int, steps: int, batch_size: int, epsilon: f
         # 4. The report states the guarantee of the steps that ran.
         print(trainer.report())
         loss = float(trainer.evaluate()["eval_loss"])
-    print(f"loss per letter on other text: {loss:.2f}")
+    print(f"loss per letter on held-out text: {loss:.2f}")
     return loss
 
 

@@ -2,9 +2,9 @@
 
     python examples/next_token_users.py --directory /tmp/users
 
-Every user has written some text. The data set has one item per user, so that sampling, clipping and the guarantee are
-per user, not per sentence. The text is generated: words of a small made-up language, in which each user has some
-favourite words. Needs `pip install antiphase[torch]`.
+Every user has written some text. The dataset has one item per user, so that batches, clipping and the guarantee are per
+user, not per sentence. The texts are generated from the words of a small made-up language. Each user has some favourite
+words. Needs `pip install antiphase[torch]`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTEXT, WRITTEN = 4, 48  # number of letters before the predicted one, and numb
 
 
 def texts(users: int) -> torch.Tensor:
-    """Return one row of letters per user: words of a common language, with a few favourite words for each user."""
+    """Return the letters of one text per user, as integers. All users share a language, but have favourite words."""
     rng = np.random.default_rng(7)
     words = ["".join(rng.choice(list("aeiou" if i % 2 else "bcdlmnrst")) for i in range(4)) for _ in range(40)]
     common = rng.dirichlet(np.ones(40))
@@ -39,7 +39,7 @@ def texts(users: int) -> torch.Tensor:
 
 
 def contexts(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, for each user and position in the text, the CONTEXT letters before it and the letter at it.
+    """Return the CONTEXT letters before each position of a text, and the letter at this position.
 
     The shapes are (users, positions, CONTEXT) and (users, positions).
     """
@@ -72,7 +72,7 @@ def main(directory: Path, users: int, steps: int, users_per_step: int, epsilon: 
     before, letters = contexts(texts(users + 200))
     separation = users // users_per_step
 
-    # A user takes part again only after all other users have, as a federated round scheduler can guarantee.
+    # A user takes part again only after all other users have taken part. A federated scheduler can guarantee this.
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon=epsilon, delta=1 / (10 * users)),

@@ -2,9 +2,9 @@
 
     python examples/teacher_images.py --directory /tmp/teacher --epsilon 4
 
-Training has 20 epochs of 100 steps with 500 examples each, as in the CIFAR experiments of the papers on correlated
-noise. All data are generated from fixed seeds, so there is nothing to download. docs/training.md compares mechanisms on
-this data.
+Training has 20 epochs of 100 steps with 500 examples per step, as in the CIFAR experiments of the papers on correlated
+noise. All data are generated from fixed seeds, so nothing is downloaded. docs/training.md compares mechanisms on these
+data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIXELS = SIDE * SIDE
 
 
 def pictures(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return smooth random images, of shape (count, PIXELS): low-pass filtered white noise with variance 1."""
+    """Return smooth random images, of shape (count, PIXELS). They are low-pass filtered noise with variance 1."""
     frequency = np.hypot(np.fft.fftfreq(SIDE)[:, None], np.fft.rfftfreq(SIDE)[None, :])
     damping = 1.0 / (frequency + 1.0 / SIDE)
     smooth = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, SIDE, SIDE))) * damping, s=(SIDE, SIDE))
@@ -34,7 +34,7 @@ def pictures(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def teach(images: np.ndarray) -> np.ndarray:
-    """Return the teacher's labels: the largest output of a two-layer network with fixed random weights."""
+    """Return the index of the largest output of the teacher, a two-layer network with fixed random weights."""
     rng = np.random.default_rng(2025)
     hidden = np.maximum(images @ rng.standard_normal((PIXELS, 48)) / 8.0, 0.0)
     outputs = (hidden - hidden.mean(0)) @ rng.standard_normal((48, CLASSES))

@@ -1,4 +1,4 @@
-"""Every strategy, workload and deterministic participation at a given small size, for the contract suites."""
+"""Examples of every strategy and workload for a given number of steps, for tests that run over all of them."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,11 +21,11 @@ from antiphase.strategies import (
     Tree,
 )
 
-# How the names of the strategies begin whose noise uses all of z in every step, and of those whose N is a left inverse
-# of C other than the pseudo-inverse.
+# Prefixes of names in `every_strategy`. With the strategies of NOT_CAUSAL, the noise of each step uses all of z. With
+# those of OTHER_LEFT_INVERSES, the noising matrix N is a left inverse of C that is not the pseudo-inverse.
 NOT_CAUSAL = ("dense-tall", "tree-full", "fourier", "stamped-2-fourier", "stamped-3-fourier")
 OTHER_LEFT_INVERSES = ("tree-online", "fourier-direct", "stamped-2-tree", "stamped-3-tree")
-NUMBERS = (-1.5, -0.5, 0.0, 0.25, 1.0, 1.5)  # other values of a parameter
+NUMBERS = (-1.5, -0.5, 0.0, 0.25, 1.0, 1.5)  # values that `every_variant` tries for a parameter of type float
 
 
 def random_banded(rng: np.random.Generator, steps: int, bands: int, signed: bool) -> Banded:
@@ -40,6 +40,7 @@ def random_lower(rng: np.random.Generator, steps: int) -> Dense:
 
 
 def every_strategy(steps: int, seed: int = 0) -> Iterator[tuple[str, Strategy]]:
+    """Yield pairs of a name and a strategy. There are one or more strategies of every class."""
     rng = np.random.default_rng(seed)
     bands = min(3, steps)
     yield "identity", Identity(steps)
@@ -71,14 +72,17 @@ def every_strategy(steps: int, seed: int = 0) -> Iterator[tuple[str, Strategy]]:
 
 
 def every_variant(steps: int) -> Iterator[tuple[str, Strategy]]:
-    """Every strategy with other arguments that its constructor accepts, one field at a time, and as many steps."""
+    """Yield the strategies of `every_strategy` with one argument of the constructor changed.
+
+    Changes that the constructor refuses, and changes of the number of steps, are left out.
+    """
     for name, strategy in every_strategy(steps):
         for change, found in _variants(strategy, range(1, steps + 1)):
             yield f"{name}-{steps}-{change}", found
 
 
 def every_long_variant(steps: int) -> Iterator[tuple[str, Strategy]]:
-    """Every strategy with a whole number, such as a number of bands, that is larger than in the catalogue."""
+    """Yield the strategies of `every_strategy` with one integer argument, such as a number of bands, made large."""
     for name, strategy in every_strategy(steps):
         for change, found in _variants(strategy, (11, steps // 2, steps), (int,)):
             yield f"{name}-{steps}-{change}", found
@@ -101,7 +105,11 @@ def _variants(
 
 
 def _others(value: Any, declared: Any, integers: Iterable[int]) -> Iterator[tuple[str, Any]]:
-    """Other signs, zeros and sizes of a number or an array, and every other choice."""
+    """Yield pairs of a name and another value of a field.
+
+    Arrays get other signs, zeros and sizes. Numbers get other numbers. A string with a `Literal` type, given by
+    `declared`, gets all other choices.
+    """
     if isinstance(value, np.ndarray):
         start, end = value.copy(), value.copy()
         start[..., 1:], end[..., -1] = 0.0, 0.0
@@ -123,13 +131,17 @@ def _others(value: Any, declared: Any, integers: Iterable[int]) -> Iterator[tupl
 
 
 def check_known(part: str) -> None:
-    """Exit unless this is part of a name: pytest would select the tests of no strategy, and pass."""
+    """Exit with a message unless `part` occurs in the name of a strategy.
+
+    The Makefile passes STRATEGY=part to `pytest -k`, which passes if it selects no tests.
+    """
     names = [name for name, _ in every_strategy(6)]
     if not any(part.lower() in name for name in names):
-        sys.exit(f"STRATEGY={part} is in no name of tests/catalog.py.\n\nhint: the names are {', '.join(names)}")
+        sys.exit(f"STRATEGY={part} occurs in no name in tests/catalog.py.\n\nhint: the names are {', '.join(names)}")
 
 
 def every_workload(steps: int, seed: int = 0) -> Iterator[tuple[str, ap.PrefixSum | ap.Momentum]]:
+    """Yield pairs of a name and a workload."""
     rng = np.random.default_rng(seed)
     yield "prefix", ap.PrefixSum()
     yield "momentum", ap.Momentum(0.9)

@@ -269,7 +269,7 @@ def test_changed_mechanism_is_refused(tmp_path, monkeypatch):
     _training_cells.mechanism_of(task, "white", row, 1.0, kept)
     next((tmp_path / "cache").rglob("*.json")).unlink()
     std[0] = 1.1
-    with pytest.raises(SystemExit, match="differs from the one in"):
+    with pytest.raises(SystemExit, match="differs from the one whose results are in"):
         _training_cells.mechanism_of(task, "white", row, 1.0, kept)
 
 

@@ -1,10 +1,10 @@
-"""Gradients by differences, and losses by brute force, for the tests of the optimisers."""
+"""Gradients by finite differences, and errors by dense algebra, for the tests of the optimisers."""
 
 import numpy as np
 
 
 def differences(function, x, size=1e-6):
-    """The gradient of function(x, gradient) by central differences."""
+    """Return the gradient of function(x, gradient) at x, by central differences."""
     unused, out = np.empty_like(x), np.empty_like(x)
     for i in range(len(x)):
         step = np.zeros_like(x)
@@ -17,12 +17,15 @@ def check_gradient(function, x, rtol=1e-6):
     gradient = np.empty_like(x)
     value = function(x, gradient)
     expected = differences(function, x)
-    rounding = 1e-9 * abs(value)  # of a difference of two values over 2e-6
+    rounding = 1e-9 * abs(value)  # rounding error of (difference of two values) / 2e-6
     np.testing.assert_allclose(gradient, expected, rtol=rtol, atol=rtol * max(1e-3, np.abs(expected).max()) + rounding)
 
 
 def worst_pattern(C, participation):
-    """max over patterns of |C 1_pattern|: the sensitivity where X = C^T C has no negative entries."""
+    """Return the largest norm of the sum of the columns of C for the steps of a participation pattern.
+
+    This is the sensitivity if X = C^T C has no negative entries.
+    """
     return max(np.linalg.norm(C[:, list(p)].sum(axis=1)) for p in participation.patterns(C.shape[1]))
 
 

@@ -1,4 +1,7 @@
-"""Strategies optimised under amplification: gradients, a brute-force optimum, and never worse than without."""
+"""Optimisation under amplification: gradients, an optimum by brute force, and comparison with plain optimisation.
+
+A strategy optimised for amplification must never need more noise than one optimised without.
+"""
 
 import math
 
@@ -16,7 +19,7 @@ from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTW
 from antiphase.strategies import BLT, Banded, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
-pytestmark = pytest.mark.integration  # searches that take long
+pytestmark = pytest.mark.integration  # the searches take long
 
 BUDGET = ap.Budget(1.0, 1e-5)
 SMALL = ap.BallsInBins(4, 8)
@@ -66,7 +69,7 @@ def test_blt_modes():
 
 
 def exact_noise(gram: np.ndarray, budget: ap.Budget) -> float:
-    """By integrals over both modes."""
+    """Return the noise_std that the budget requires for the modes with this Gram matrix, by numerical integration."""
 
     def excess(log_noise: float) -> float:
         found = max(integrated_delta(gram, math.exp(log_noise), budget.epsilon, points=301))
@@ -105,7 +108,7 @@ def test_the_best_of_two_coefficients_by_brute_force(target):
 
 
 def candidates(family: str):
-    """Without amplification, as the family's own optimiser finds them."""
+    """Return strategies of the family that were optimised without amplification."""
     if family == "blt":
         return [ap.optimize("blt", steps=32, participation=SMALL, buffers=d).strategy for d in (1, 2)]
     return [ap.optimize(family, steps=32, participation=SMALL, bands=bands).strategy for bands in (1, 2, 4, 8)]

@@ -1,4 +1,4 @@
-"""Banded strategies: the reverse recursion, published values, certificates and limits."""
+"""Optimised banded strategies: gradients by the reverse recursion, published values, lower bounds and limits."""
 
 import math
 
@@ -286,10 +286,11 @@ def test_bad_arguments_are_refused(options, kind, message):
         optimize("banded", **{"steps": 8, "participation": SINGLE, **options})
 
 
-# Choquette-Choo et al. 2023 (amplified banded), Table 2: n = 2052, errors relative to the dense optimum, 8.15.
+# Table 2 of Choquette-Choo et al. 2023 (amplified banded), for n = 2052. Strategies are scaled to sensitivity 1 under
+# fixed epochs. The columns are: bands; equal norms; sensitivity for k = 1; sensitivity under minimum separation; losses
+# under fixed epochs and under minimum separation, relative to the loss of the dense optimum (parts A and B).
 OPTIMUM = 8.15
 TABLE_2 = [
-    # bands, equal norms, sensitivities (k = 1, fixed epochs, b-min-sep) at fixed-epochs sensitivity 1, errors (A), (B)
     (1, True, 0.41, 1.00, 9.63, 9.63),
     (128, False, 0.52, 1.04, 1.23, 1.29),
     (128, True, 0.41, 1.00, 1.27, 1.27),

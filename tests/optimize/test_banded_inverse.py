@@ -1,4 +1,4 @@
-"""Strategies with a banded inverse: gradients, brute force, and the ends of the family that are known."""
+"""Optimised strategies with a banded inverse: gradients, brute force, and bands for which the optimum is known."""
 
 import math
 

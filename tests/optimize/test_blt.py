@@ -1,4 +1,4 @@
-"""BLTs: closed sums against brute force, gradients, published values, feasibility, limits."""
+"""Optimised BLTs: closed forms against brute force, gradients, published values, valid decays, and limits."""
 
 import math
 from fractions import Fraction
@@ -37,7 +37,7 @@ def best(steps, participation=SINGLE, **options):
 
 
 def random_points(seed, buffers, spread=2.0):
-    """Interlaced decays; the last one may be negative."""
+    """Return coordinates of one BLT with interlaced decays, of which the last one may be negative."""
     rng = np.random.default_rng(seed)
     logits = np.sort(spread * rng.normal(size=(1, 2 * buffers)))[:, ::-1] - 0.05 * np.arange(2 * buffers)
     points = to_points(logits)

@@ -1,4 +1,4 @@
-"""Optimisers for several curvatures: gradients against differences, values and optima against dense algebra."""
+"""Optimisers for `Curvatures`: gradients against finite differences, values and optima against dense algebra."""
 
 import math
 
@@ -38,7 +38,7 @@ def objective(steps="last"):
 
 
 def brute_force(C, A, what):
-    """J of a square matrix from its definition."""
+    """Return the squared error J of `Curvatures` for a square C, from its definition."""
     n, shares = len(C), what.weights / what.weights.sum()
     noise = [A_h.matrix(n) @ np.linalg.inv(C) for A_h in what.workloads(A)]
     if what.steps == "all":

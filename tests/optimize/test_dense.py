@@ -1,4 +1,4 @@
-"""The dense optimum: published values, certificates against brute force, constraints, limits."""
+"""The dense optimum: published values, lower bounds against brute force, constraints and limits."""
 
 import functools
 import math
@@ -39,7 +39,7 @@ def known(steps, participation, **options):
 
 
 def total(solution, steps):
-    """||A C^-1||_F^2 at sensitivity 1."""
+    """Return ||A C^-1||_F^2 for the solution scaled to sensitivity 1."""
     return solution.loss**2 * steps
 
 

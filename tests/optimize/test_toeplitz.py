@@ -1,4 +1,4 @@
-"""Toeplitz strategies: gradients, brute force, published values, and what the family can and cannot do."""
+"""Optimised Toeplitz strategies: gradients, brute force, published values, and comparison with other families."""
 
 import math
 
@@ -260,8 +260,8 @@ def test_the_same_on_every_run_and_limits():
     [
         ({"bands": 9}, "at most 8"),
         ({"bands": 0}, "positive integer"),
-        ({"bands": 4, "participation": ap.MinSeparation(3), "column_normalized": True}, "bands <= separation"),
-        ({"bands": 4, "participation": ap.ShuffledEpochs(3, 3)}, "bands <= separation"),
+        ({"bands": 4, "participation": ap.MinSeparation(3), "column_normalized": True}, "requires at most 3 bands"),
+        ({"bands": 4, "participation": ap.ShuffledEpochs(3, 3)}, "requires at most 3 bands"),
         ({"participation": ap.ShuffledEpochs(2, 4), "column_normalized": True}, "shuffled"),
         ({"width": 3}, "no option 'width'"),
         ({"objective": "mean"}, "'rms', 'max' or Curvatures"),

@@ -1,4 +1,7 @@
-"""The trajectory term: its definition against dense algebra, its gradient, and what it prevents."""
+"""The trajectory term, the second term of `Curvatures`: its definition against dense algebra, and its gradient.
+
+A test also checks that it prevents strategies with little noise at the end and far too much before.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from antiphase._objective import TRAINING, training_objective
 from antiphase._optimize import AmplifiedProblem, quick_amplified_blt
 from antiphase._optimize.curvature_error import banded_error, sampled_rows
 
-pytestmark = pytest.mark.integration  # searches that take long
+pytestmark = pytest.mark.integration  # the searches take long
 
 N = 10
 SCHEDULE = ap.Momentum(0.6, np.linspace(1.0, 0.2, N))
@@ -16,7 +19,11 @@ OBJECTIVE = ap.Curvatures([0.05, 0.4], [1.0, 2.0], trajectory=0.7)
 
 
 def by_definition(strategy, workload, objective):
-    """J from the definition: weighted last rows, and all rows of the flat direction scaled by independent noise."""
+    """Return J from its definition.
+
+    The first term takes the last row for each curvature. The second takes all rows for curvature 0. Its weight is such
+    that for independent noise, it is `objective.trajectory` times the first.
+    """
 
     def at_end(noising):
         rows = [workload.with_curvature(h).matrix(N)[-1] @ noising for h in objective.values]

@@ -77,7 +77,7 @@ def test_a_tiny_budget_is_planned_without_balls_in_bins():
     problem = ap.Problem(steps=100, budget=ap.Budget(1e-9, 1e-12), examples=5000, batch_size=250)
     plan = ap.plan(problem, families=["identity", "blt"])
     assert plan.guarantee.value <= 1e-9
-    with pytest.raises(ap.NotProved, match="Sampling cannot estimate the noise for epsilon = 1e-09"):
+    with pytest.raises(ap.NotProved, match="Monte Carlo sampling cannot estimate the noise for epsilon = 1e-09"):
         ap.plan(problem, families=["blt"], pipelines=["balls-in-bins"])
 
 

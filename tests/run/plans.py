@@ -1,4 +1,4 @@
-"""Small plans made by hand, and a deterministic training step to replay."""
+"""Small plans that are made without the planner, and a deterministic training step that can be replayed."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def plan_for(strategy: Strategy, participation: ap.MinSeparation | None = None, 
 
 
 def candidate_of(plan: Plan, name: str) -> ap.Candidate:
-    """The row that the planner would write for a plan's own mechanism."""
+    """Return the `Candidate` that the planner would list for the mechanism of the plan."""
     mechanism, bound = plan.mechanism, plan.guarantee
     return ap.Candidate(
         family="unknown",
@@ -50,7 +50,10 @@ def candidate_of(plan: Plan, name: str) -> ap.Candidate:
 
 
 def take(run, step: int, model: list[np.ndarray], data_seed: int = 0) -> list[np.ndarray]:
-    """One step: a made-up gradient that depends on batch, model and data, plus the run's noise."""
+    """Return the model after one step, with an artificial gradient that depends on batch, model and `data_seed`.
+
+    The noise of the run is added to the gradient.
+    """
     indices, mask = run.batch(step)
     noise = run.gradient_noise(step)
     pull = np.sin(indices[mask] + data_seed).sum()

@@ -1,4 +1,4 @@
-"""Ways to make a run repeat its noise or understate its epsilon, each refused."""
+"""Ways to make a run repeat its noise or understate its epsilon. The library refuses each of them."""
 
 import json
 import os
@@ -331,7 +331,7 @@ def test_a_forked_child_with_the_pid_of_its_parent_can_do_nothing(tmp_path, monk
 
 
 def met(function):
-    """`function`, after which two threads that are there at the same time meet; a thread alone goes on."""
+    """Return `function` followed by a barrier for two threads. A single thread continues after 0.2 seconds."""
     barrier = threading.Barrier(2)
 
     def act(*given):

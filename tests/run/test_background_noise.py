@@ -1,4 +1,4 @@
-"""Noise computed in the background between `batch` and `noise`: same bits, same ledger, same refusals."""
+"""Noise that is computed in the background after `batch` has the same bits, ledger entries and refusals."""
 
 import threading
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The noise of a run is for the clipping norm of its problem."""
+"""The noise of a run is scaled by the clipping norm of its problem."""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""The keyed digest: it separates all outputs, reveals nothing, and a run keeps the kind of digest it began with."""
+"""The keyed digest of outputs: it differs for different outputs, and reveals nothing about them.
+
+A run keeps the kind of digest with which it began.
+"""
 
 import hashlib
 import hmac
@@ -24,7 +27,7 @@ CODE = KeyedDigest(SECRET, "run")
 STORED = Path(__file__).parent.parent / "stored" / "0.1.0" / "runs"
 BYTES = np.arange(1, 25, dtype=np.uint8)
 
-# Outputs that an encoding could confuse, most of them with the same bytes in a row.
+# Pairwise different outputs that a careless encoding could confuse. Most of them consist of the same bytes.
 DIFFERENT = {
     "one array": [BYTES],
     "two arrays": [BYTES[:8], BYTES[8:]],

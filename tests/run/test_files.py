@@ -1,4 +1,4 @@
-"""Run directories that are incomplete, moved, damaged or on a failing disk: refused, and left as they are."""
+"""Run directories that are incomplete, moved, damaged or on a failing disk are refused and not changed."""
 
 import errno
 import itertools
@@ -28,7 +28,7 @@ def opened(directory, plan=PLAN, **options):
 
 
 def content(directory):
-    """Everything in a directory, with the bytes of its files."""
+    """Return all paths in a directory, with the bytes of the files."""
     return {path: path.read_bytes() if path.is_file() else b"" for path in directory.rglob("*")}
 
 
@@ -50,7 +50,7 @@ def copy(whole, tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_waiting():
-    """What waits for a named pipe ends with an error."""
+    """End a test that waits for a named pipe with an error."""
 
     def stop(*_):
         raise AssertionError("still waiting")
@@ -338,7 +338,7 @@ def test_what_killed_writes_left_is_removed_and_nothing_else(copy):
 
 def socket_at(path):
     here = os.getcwd()
-    os.chdir(path.parent)  # names of sockets are short
+    os.chdir(path.parent)  # a relative path, because the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(path.name)
     os.chdir(here)
@@ -407,7 +407,7 @@ def test_a_new_private_directory_is_for_its_owner_alone_whatever_the_umask(tmp_p
 
 
 def crashed(directory, monkeypatch):
-    """A run whose process ended without keeping its last entries."""
+    """Leave a run behind as if its process had ended without closing it."""
     run = opened(directory)
     train(run, fresh_model(), 3)
     run._journal.ledger.public.close()

@@ -1,4 +1,4 @@
-"""Runs without entries, reasons and bounds that somebody made up, and noise in tracebacks: each once got through."""
+"""Attacks that once succeeded: a run without parameters, invented reasons and bounds, and noise in tracebacks."""
 
 import json
 import resource
@@ -83,7 +83,7 @@ def test_a_full_disk_shows_no_noise_in_a_traceback(tmp_path):
 
 
 class Stop(BaseException):
-    """An interrupt."""
+    """An exception that stands for an interrupt."""
 
 
 NOISE_CODE = (
@@ -93,7 +93,10 @@ NOISE_CODE = (
 
 
 def stopped_at(moment, act):
-    """Run `act`, interrupted before line `moment` of the code that makes noise; the interrupt, or None if it ended."""
+    """Run `act`, and interrupt it before line number `moment` that it executes in the code that makes noise.
+
+    Returns the interrupt, or None if `act` ended before this line.
+    """
 
     def stop():
         raise Stop
@@ -106,7 +109,7 @@ def stopped_at(moment, act):
 
 
 def noise_shown(error):
-    """Frames of the library, in the traceback of an error, with a variable that is or holds an array of noise."""
+    """Yield the variables in the library's frames of a traceback that are, or contain, an array of noise."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").startswith("antiphase"):
             for name, value in frame.f_locals.items():

@@ -1,4 +1,4 @@
-"""What integrations do with a run: noise of one source alone, outputs dropped before they were committed."""
+"""What integrations need from a run: noise of only one source, and entries for outputs dropped before the commit."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_the_source_is_authenticated(tmp_path):
 
 
 class Given:
-    """Noise of an integration, read through the run."""
+    """Noise of an integration, which records how it is read."""
 
     def __init__(self):
         self.read_steps, self.saved = set(), 0

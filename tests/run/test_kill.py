@@ -1,4 +1,4 @@
-"""A run killed at random instants ends bit-identical to one that was never killed."""
+"""A run that is killed at random times ends with the same bits as a run that was never killed."""
 
 import os
 import random
@@ -31,7 +31,7 @@ def restored(path):
 
 
 def work(directory, checkpoint):
-    """Train to the end from the last checkpoint, saving the noise state and publishing on the way."""
+    """Train from the last checkpoint to the end. Every few steps, save the noise state or publish."""
     model, start = restored(checkpoint)
     with ap.Run.open(PLAN, directory, leaves=LEAVES, examples=40, secret=SECRET) as run:
         for step in range(start, STEPS):
@@ -59,7 +59,7 @@ def child(directory, checkpoint):
 
 
 def finished_despite_kills(directory, checkpoint, kills, rng):
-    """Kill the worker `kills` times at random instants, then let it end; how many kills met a live worker."""
+    """Kill the worker at random times, `kills` times, then let it finish. Return how often a kill ended it."""
     hits = 0
     while True:
         pid = child(directory, checkpoint)

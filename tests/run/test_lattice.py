@@ -1,4 +1,4 @@
-"""Runs and plans with a lattice: planned, opened, replayed, resumed, extended and reported."""
+"""Lattice noise in plans and runs: planning, opening, replaying, resuming, extending and reporting."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ def lattice_plan(strategy=None, clip_norm=0.7, noise_std=3.0, participation=None
 
 
 def train(run, stop, start=0):
-    """Released integers of each step, from gradients that depend on the past releases."""
+    """Return the integers that each step releases, for random gradients."""
     lattice, released = run.plan.mechanism.lattice, []
     for step in range(start, stop):
         random = np.random.default_rng(step)

@@ -1,4 +1,4 @@
-"""`verify` and `report` read a run where it is: no copy of its secret, no change, also while it runs."""
+"""`verify` and `report` read a run in place. They copy no secret and change nothing, also while the run is open."""
 
 import os
 import random
@@ -20,14 +20,17 @@ READERS = {"verify": lambda directory: command("verify", directory), "report": r
 
 
 def holders(folder, secret):
-    """Files that hold the key, as bytes or in hexadecimal."""
+    """Return the files that contain the key, as bytes or in hexadecimal."""
     key = secret._key
     found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return [path for path in found if any(form in path.read_bytes() for form in (key, key.hex().encode()))]
 
 
 def reading(folder, reader):
-    """A child that reads the run again and again, with every place for temporary files inside `folder`."""
+    """Start a child process that reads the run again and again, and return its id.
+
+    All folders in which it could create temporary files are inside `folder`.
+    """
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -52,7 +55,7 @@ def killed_readers(folder, kills):
     (folder / "elsewhere").mkdir()
     secret, rng = ap.Secret.load(folder / "run" / "private" / "secret"), random.Random(4)
     for reader, act in READERS.items():
-        act(folder / "run")  # what is loaded on first use is loaded
+        act(folder / "run")  # loads all modules that are imported on first use
         for _ in range(kills):
             pid = reading(folder, reader)
             time.sleep(rng.random() * 0.1)
@@ -69,7 +72,7 @@ def test_a_killed_reader_leaves_the_secret_nowhere(tmp_path, kills):
 
 @pytest.fixture
 def readable(tmp_path):
-    """A run that nobody may change, not even its owner."""
+    """A run whose files are read-only, even for their owner."""
     made_run(tmp_path / "run", made_plan(), 10)
     found = [*(tmp_path / "run").rglob("*"), tmp_path / "run"]
     for path in found:

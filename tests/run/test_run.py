@@ -1,4 +1,4 @@
-"""Runs: batches, noise and ledger move together; a restart repeats or is refused."""
+"""Runs: batches, noise and ledger stay consistent, and a restarted run repeats its steps exactly or is refused."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The end of the noise's distribution in the guarantee of a run."""
+"""The epsilon of a run accounts for the bounded range of its random draws (see `antiphase._run.tail`)."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ def divergence(p, q, epsilon):
 
 
 def moved(p, tau, frm, to):
-    """p with up to `tau` of its mass moved."""
+    """Return the distribution p with a mass of up to `tau` moved from entry `frm` to entry `to`."""
     made, amount = p.copy(), min(tau, p[frm])
     made[frm] -= amount
     made[to] += amount

@@ -1,4 +1,4 @@
-"""Batches, batch sizes, plain digests and keys must not stay in the library's frames of a traceback."""
+"""The library's frames in a traceback must not contain batches, batch sizes, unkeyed digests or keys."""
 
 import resource
 import shutil
@@ -22,7 +22,7 @@ CODE = tuple(str(path) for folder in ("_samplers", "_ledger", "_run") for path i
 
 
 class Stop(BaseException):
-    """An interrupt."""
+    """An exception that stands for an interrupt."""
 
 
 def plan_of(participation, steps=6):
@@ -33,7 +33,7 @@ def plan_of(participation, steps=6):
 
 
 def secrets_shown(error, forbidden=()):
-    """Variables of the library's frames, in the traceback of an error, that hold members, sizes, digests or keys."""
+    """Yield the variables in the library's frames of a traceback that contain batches, sizes, digests or keys."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not frame.f_globals.get("__name__", "").startswith("antiphase"):
             continue

@@ -1,4 +1,4 @@
-"""Two ranks share one run: rank 0 writes the ledger, both learn what it holds, and no secret is sent."""
+"""Two ranks share one run. Rank 0 writes the ledger, both ranks learn its content, and no secret is sent."""
 
 import pickle
 import threading
@@ -18,7 +18,7 @@ TIMEOUT = 60
 
 
 class Threads(Transport):
-    """Ranks that are threads of one process; messages are pickled, as between processes."""
+    """A transport between ranks that are threads of one process. Messages are pickled, as between processes."""
 
     size = 2
 
@@ -44,7 +44,7 @@ class Shared:
 
 
 def on_both(act):
-    """What `act(rank, transport)` returns or raises on each rank, and what was sent."""
+    """Call `act(rank, transport)` on both ranks. Return what each rank returned or raised, and the messages."""
     shared = Shared()
 
     def guarded(rank):

@@ -1,4 +1,4 @@
-"""Bad input raises one clear error with a hint, before any computation."""
+"""Invalid arguments raise `InvalidArgument` with a hint, before any computation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every strategy promises, checked on every strategy."""
+"""Properties that every strategy must have, checked on every strategy of tests/catalog.py."""
 
 import json
 
@@ -134,5 +134,5 @@ def test_a_name_that_is_not_in_the_catalogue_is_refused():
     """`make contract STRATEGY=name` would select only the tests that go through all strategies, and pass."""
     check_known("blt")
     check_known("Tree")
-    with pytest.raises(SystemExit, match="STRATEGY=bltt is in no name of"):
+    with pytest.raises(SystemExit, match="STRATEGY=bltt occurs in no name in"):
         check_known("bltt")

@@ -1,3 +1,5 @@
+"""The Fourier strategy: its matrices against the published ones, its streams, storage and errors."""
+
 import json
 
 import numpy as np
@@ -14,12 +16,15 @@ SIZES = range(1, 41)
 
 
 def complex_factors(n):
-    """F, the unitary transform in 2n dimensions, and the principal square roots of v's transform."""
+    """Return the unitary Fourier matrix F in 2n dimensions, and the principal square roots of the transform of v.
+
+    The vector v is n ones followed by n zeros.
+    """
     v = np.concatenate([np.ones(n), np.zeros(n)])
     k = np.arange(2 * n)
     F = np.exp(-2j * np.pi * np.outer(k, k) / (2 * n)) / np.sqrt(2 * n)
     transform = np.fft.fft(v)
-    transform[2::2] = 0.0  # exactly zero; rounding noise has no principal root
+    transform[2::2] = 0.0  # these entries are exactly 0; the root of a rounding error would be wrong
     return F, np.sqrt(transform)
 
 

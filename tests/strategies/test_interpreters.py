@@ -1,6 +1,7 @@
-"""NumPy and the compiled noise stream make N z for every strategy; tests/jax and tests/torch hold the other two to it.
+"""NumPy and the compiled noise stream compute N z for every strategy.
 
-The oracle is the dense left inverse of the dense encoder, in float64, which no recursion has touched.
+The expected result is the dense left inverse N of the dense encoder, in float64. It is computed without any recursion.
+tests/jax and tests/torch check the recursions of JAX and PyTorch.
 """
 
 import numpy as np
@@ -17,6 +18,7 @@ STRATEGIES = dict(every_strategy(STEPS)) | {
     "stamped-twice": Stamped(Stamped(Toeplitz([2.0, 0.5], 2, column_normalized=True), 2), 3),
 }
 VARIANTS = dict(every_variant(STEPS))
+# The compiled streams of these strategies hold one buffer less than `memory_copies`.
 HOLDS_ONE_LESS = {"dense-lower", "stamped-2-dense", "stamped-3-dense"}
 
 

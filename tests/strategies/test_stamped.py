@@ -1,3 +1,5 @@
+"""`Stamped`, which repeats a base strategy: its matrices and streams, its optimal decoder, storage and errors."""
+
 import json
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""What a strategy states about C, against its dense C and N: privacy depends on it.
+"""What a strategy states about its matrix C agrees with the dense matrices C and N. Privacy depends on it.
 
-The strategies are those of the catalogue, at small sizes and at one where small entries and long columns show, and
-variants of them (see `tests/catalog.py`): the same class with other arguments that its constructor accepts.
+The strategies are those of tests/catalog.py, for a few small numbers of steps and for 160 steps, at which small entries
+and long columns matter. Variants have other arguments that the constructor accepts.
 """
 
 from dataclasses import fields, replace
@@ -22,7 +22,10 @@ ALL = STRATEGIES | VARIANTS
 
 
 def dense(strategy: Strategy) -> np.ndarray:
-    """C by its encoding stream: `encoder` may use Fourier transforms, which leave tiny numbers in place of zeros."""
+    """Return C, computed by its encoding stream.
+
+    `encoder` may use Fourier transforms, which leave tiny numbers in place of zeros.
+    """
     stream = strategy.encoding_stream()
     return np.concatenate([stream.step(x) for x in np.eye(strategy.steps)])
 

@@ -1,3 +1,5 @@
+"""The tree strategy: its nodes, its two decoders against published ones, its streams, storage and errors."""
+
 import json
 
 import numpy as np
@@ -13,7 +15,7 @@ SIZES = range(1, 41)
 
 
 def dyadic_intervals(n):
-    """(level, index) of every node with a step in the run, in post-order: children first, left before right."""
+    """Return (level, index) of every node with a step in the run, in post-order: children first, left before right."""
     height = 0
     while 2**height < n:
         height += 1
@@ -32,15 +34,15 @@ def dyadic_intervals(n):
 
 
 def honaker_decoder(n):
-    """Choquette-Choo et al. 2023 (multi-epoch), App. D.3, on the complete tree, then restricted to the run."""
+    """Return the decoder of Choquette-Choo et al. 2023 (multi-epoch), App. D.3, restricted to the steps of the run."""
     nodes = dyadic_intervals(n)
     row = {node: i for i, node in enumerate(nodes)}
 
     def estimate(level, index):
         out = np.zeros(len(nodes))
         if (level, index) not in row:
-            return out  # beyond the run: no input and, its column being zeroed, no noise
-        # Honaker's c_j = 2^-j / sum_i 2^-i on the sums of the nodes j levels below.
+            return out  # the node is beyond the run and contributes neither input nor noise
+        # Honaker's weight for the sums of the nodes j levels below is c_j = 2^-j / sum_i 2^-i.
         total = sum(0.5**i for i in range(level + 1))
         for below in range(level + 1):
             for i in range(index << below, (index + 1) << below):

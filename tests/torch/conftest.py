@@ -1,4 +1,7 @@
-"""One thread: the models are small, and threads that wait for one another take turns with other tests."""
+"""Fixtures of the PyTorch tests, which use one thread.
+
+The models are small, and several threads would wait for each other while other tests use the processor.
+"""
 
 import sys
 
@@ -18,7 +21,7 @@ def same_run_id(monkeypatch):
 @pytest.fixture
 def one_process(tmp_path):
     """torch.distributed with this process alone."""
-    hook = sys.excepthook  # torch puts one there that names the rank
+    hook = sys.excepthook  # torch replaces it with a hook that names the rank
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
-"""Training that is killed in every step and resumed; run as a script, it writes the parameters at the end.
+"""Trains a model twice: without interruption, and killed in every step and resumed.
 
-python -m tests.torch.killed <directory> <mode>
+Run as a script, it writes the final parameters of both: python -m tests.torch.killed <directory> <mode>
 """
 
 import os
@@ -43,7 +43,10 @@ def resume(path, module, optimizer, engine):
 
 
 def work(directory, mode, die=lambda place, step: None, physical=4):
-    """From the last checkpoint to the end, with a checkpoint every third step; may die anywhere."""
+    """Train from the last checkpoint to the end, and write a checkpoint every third step.
+
+    Calls die(place, step) at each of PLACES, which may kill the process.
+    """
     engine, module, optimizer, criterion, loader = private(directory / "run", PLANS[mode], **OPTIONS[mode])
     checkpoint = directory / "checkpoint.pt"
     resume(checkpoint, module, optimizer, engine)
@@ -78,7 +81,7 @@ def killer(place, step):
 
 
 def attempt(directory, mode, die):
-    """In a process of its own; how it ended."""
+    """Call `work` in a process of its own, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         status = 1

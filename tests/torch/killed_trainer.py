@@ -1,4 +1,4 @@
-"""Trains with PrivateTrainer in this process; with a step, the process is killed in that step, before it is over."""
+"""Trains with PrivateTrainer in this process. If a step is given, the process is killed within that step."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
 class Kill(TrainerCallback):
-    """Kills the process right after the optimizer's step, when it is recorded but not saved."""
+    """Kills the process right after the optimizer's step. The ledger holds the step, but no checkpoint does yet."""
 
     def __init__(self, step):
         self.step = step

@@ -1,6 +1,6 @@
-"""Two processes that train one model; run as a script, it writes what each scenario gave.
+"""Two processes that train one model, in several scenarios.
 
-python -m tests.torch.processes <directory> short|long
+Run as a script, it writes the results of each rank: python -m tests.torch.processes <directory> short|long
 """
 
 import multiprocessing
@@ -23,9 +23,10 @@ from tests.torch.training import SECRET, data, lattice_plan_for, local, network,
 
 WORLD = 2
 MODE = {"ddp": {}, "fsdp": {"grad_sample_mode": "ghost_fsdp"}}
-SPARSE = ap.Poisson(0.03)  # 40 examples: a third of the batches is empty, a third has one example
+SPARSE = ap.Poisson(0.03)  # with 40 examples, a third of the batches is empty, and a third has one example
 
-# plan, way to share the model, options; each is run by one process and by two
+# name -> (plan, way to distribute the model, options). In "pieces", Opacus processes a batch in parts of 3 examples.
+# Each scenario is trained by one process and by two.
 SCENARIOS = {
     "flat": (plan_for(), "ddp", {}),
     "flat, sum": (plan_for(), "ddp", {"loss_reduction": "sum"}),
@@ -43,7 +44,7 @@ SCENARIOS = {
 
 
 def fix_run_id():
-    """One run id for all: runs in different directories then have the same noise and batches."""
+    """Give all runs the same id. Runs in different directories then have the same noise and batches."""
     antiphase._run.opening.fresh_run_id = lambda: "0" * 32
 
 
@@ -57,14 +58,14 @@ def scenario(directory, name):
 
 
 def alone(directory, name):
-    """The same training by one process."""
+    """Run the training of `scenario` in one process."""
     plan, way, options = SCENARIOS[name]
     mode = {"grad_sample_mode": "ghost"} if way == "fsdp" else {}
     return run(directory / name, plan, network(), **options, **mode)
 
 
 def half(directory, module, epochs, **options):
-    """Some epochs from the checkpoint on, or the first ones with a checkpoint after them; the parameters."""
+    """Train for some epochs, and return the parameters. Starts from the checkpoint, or writes one if there is none."""
     engine, module, optimizer, criterion, loader = private(directory / "run", plan_for(), module, **options)
     checkpoint = directory / "checkpoint.pt"
     if checkpoint.exists():
@@ -80,12 +81,12 @@ def half(directory, module, epochs, **options):
 
 
 def elastic(directory):
-    """Begun by one process, gone on with by two."""
+    """Continue with two processes the training that `begin_alone` started with one."""
     return half(directory / "elastic", DPDDP(network()), 2, momentum=0.0)
 
 
 def long_noise(directory, way):
-    """500 steps with the model as it is: what the covariance is computed from."""
+    """Return the noisy gradients of 500 steps with learning rate 0, from which the covariance is computed."""
     module, plan = shared(way, statistics.wide_network()), statistics.PLAN
     options = {"lr": 0.0, "momentum": 0.0, "dataset": statistics.wide_data(), **MODE[way]}
     engine, module, optimizer, criterion, loader = private(directory / way, plan, module, **options)
@@ -96,7 +97,7 @@ def long_noise(directory, way):
 
 
 def one_rank_only(directory, rank, steps=40):
-    """A mistake: rank 1 makes no noise, and its part is missing."""
+    """Simulate a mistake: rank 1 adds zeros instead of its part of the noise. Returns the gradients of all steps."""
     weight = torch.zeros(2000)
     right = _noise_adder.read_noise
     if rank == 1:
@@ -114,7 +115,7 @@ def one_rank_only(directory, rank, steps=40):
 
 
 def told(act):
-    """Why it was refused, or None."""
+    """Return the message with which `act` was refused, or None."""
     try:
         act()
     except ap.Refused as refused:
@@ -123,9 +124,10 @@ def told(act):
 
 
 def disagreement(directory, rank, name):
-    """One common step, then a second in which rank 1 does something else; what each rank is told, steps in the ledger.
+    """Take one step on both ranks, then a second step in which rank 1 does something else.
 
-    "another output" disagrees with the ledger, which rank 0 alone reads.
+    Returns the message that this rank gets and the number of steps in the ledger. In "another output", the output
+    disagrees with the ledger, which only rank 0 reads.
     """
     sharded = name == "another step, sharded"
     weights = list(FSDP2Wrapper(network()).parameters()) if sharded else [torch.zeros(8)]
@@ -161,7 +163,10 @@ def disagreement(directory, rank, name):
 
 
 def summed_twice(directory, rank):
-    """A mistake: gradients are summed over the ranks before `add` too. What each rank is told, and the next step."""
+    """Simulate a mistake: gradients are summed over the ranks already before `add`.
+
+    Returns the message that this rank gets, and the number of the next step.
+    """
     weight = torch.zeros(8)
     with NoiseAdder([weight], plan_for(), directory / "twice", secret=SECRET) as noise:
         weight.grad = torch.full((8,), 1.0 + rank)
@@ -175,13 +180,13 @@ def summed_twice(directory, rank):
 
 
 def other_source(directory, rank):
-    """Rank 1 makes its part on the device."""
+    """Return the message that this rank gets if rank 1 generates its part of the noise on the device."""
     source = "device" if rank == 1 else "host"
     return told(lambda: NoiseAdder([torch.zeros(8)], plan_for(), directory / "source", secret=SECRET, source=source))
 
 
 def other(directory, rank, name):
-    """Rank 1 was given something else; what each rank is told."""
+    """Return the message that this rank gets if rank 1 was given other arguments."""
     plan, examples, size, reduction = OTHERS[name] if rank == 1 else (plan_for(), 40, 8, "mean")
 
     def begin():
@@ -193,9 +198,9 @@ def other(directory, rank, name):
 
 
 def publications(directory, every):
-    """Three passes of four steps, many without examples on one rank, and a publication after every pass or step.
+    """Take three passes of four steps, and publish after every pass or step. In many steps, a rank has no examples.
 
-    What this rank was told, the step after every pass, and the publications in the ledger.
+    Returns the message with which this rank was refused (or None), the step after every pass, and the batch sizes.
     """
     plan = plan_for(ap.strategies.Identity(12), ap.Poisson(0.25), examples=4)
     made = private(directory / every, plan, DPDDP(network()), dataset=data(4))
@@ -221,7 +226,7 @@ def publications(directory, every):
     return words, steps, sizes
 
 
-# plan, examples, entries of the model, reduction
+# what differs on rank 1 -> (plan, number of examples, number of model entries, reduction)
 OTHERS = {
     "noise": (plan_for(noise_std=2.99), 40, 8, "mean"),
     "clipping norm": (plan_for(clip_norm=100.0), 40, 8, "mean"),
@@ -233,7 +238,7 @@ DISAGREEMENTS = ("sums left out", "another gradient", "another step", "another s
 
 
 def memory(directory):
-    """Bytes of noise state on this rank, for a model whose tensors cannot be halved evenly."""
+    """Return the bytes of noise state on this rank, for a model whose tensors cannot be halved evenly."""
     weights = [torch.zeros(1001, 7), torch.zeros(13), torch.zeros(())]
     with NoiseAdder(weights, plan_for(), directory / "memory", secret=SECRET) as noise:
         noise.add()
@@ -279,7 +284,7 @@ def begin_alone(directory):
 
 
 def main(directory, task):
-    """Forked before anything has run, so that PyTorch is loaded once."""
+    """Run the task in two processes. They are forked before anything has run, so that PyTorch is imported only once."""
     context = multiprocessing.get_context("fork")
     first = context.Process(target=begin_alone, args=(directory,))
     first.start()

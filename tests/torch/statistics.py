@@ -1,7 +1,7 @@
-"""What noise was really added, from the gradients that the inner optimizer was given, and whether it is the plan's.
+"""Extracts the noise from the gradients that the inner optimizer receives, and tests whether it follows the plan.
 
-Gradients are those of a model that stays as it is (learning rate 0), so that the clipped gradient of every example is
-computed here once, one example at a time, without Opacus.
+The learning rate is 0, so the model does not change. The clipped gradient of every example is therefore computed only
+once, one example at a time, without Opacus.
 """
 
 import math
@@ -21,7 +21,7 @@ PLAN = plan_for(STRATEGY, ap.MinSeparation(15), SIGMA, CLIP, examples=EXAMPLES)
 
 
 def wide_network():
-    """1323 entries: 500 steps tell a standard deviation to 0.1 percent."""
+    """Return a network with 1323 parameters. 500 steps of noise then determine the standard deviation to 0.1 %."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3))
@@ -34,7 +34,10 @@ def wide_data():
 
 
 def clipped_gradients(module, dataset, clip, per_layer=False):
-    """One row an example: its gradient, scaled down to norm `clip`, or each tensor of it to an equal share."""
+    """Return the gradient of each example, clipped to norm `clip`, as one row.
+
+    With `per_layer`, each of the m tensors of a gradient is clipped to norm clip / sqrt(m) instead.
+    """
     rows = []
     for x, y in dataset:
         loss = nn.functional.cross_entropy(module(x[None]), y[None])
@@ -49,19 +52,22 @@ def clipped_gradients(module, dataset, clip, per_layer=False):
 
 
 def added_noise(gradients, batches, clipped, divisor):
-    """What was added to the sums of the clipped gradients, one row a step."""
+    """Return the noise that was added to the sums of the clipped gradients, one row per step."""
     sums = torch.stack([clipped[batch].sum(0) for batch in batches])
     return (divisor * gradients.double() - sums).numpy()
 
 
 def scale_deviation(noise, plan=PLAN):
-    """How far the mean square of z = C noise is from 1, in its standard deviations; 1 percent of noise is over 10."""
+    """Return the distance of the mean square of z = C noise from 1, in standard deviations of the mean square.
+
+    Noise that is 1 % too small or too large gives more than 10.
+    """
     z = plan.mechanism.strategy.encoder() @ noise / (plan.mechanism.noise_std * plan.problem.clip_norm)
     return abs((z**2).mean() - 1) / math.sqrt(2 / z.size)
 
 
 def covariance_deviation(noise, plan=PLAN):
-    """The largest deviation of the covariance over the steps from sigma^2 clip^2 N N^T, in standard deviations."""
+    """Return the largest deviation of a covariance of two steps from sigma^2 clip^2 N N^T, in standard deviations."""
     noising = plan.mechanism.strategy.noising()
     covariance = (plan.mechanism.noise_std * plan.problem.clip_norm) ** 2 * noising @ noising.T
     found, variance = noise @ noise.T / noise.shape[1], np.diag(covariance)
@@ -70,11 +76,14 @@ def covariance_deviation(noise, plan=PLAN):
 
 
 def entry_deviation(noise, plan=PLAN):
-    """The same for the mean square of each entry of the model, over the steps."""
+    """Return the largest deviation of the mean square of z over the steps for one parameter, in standard deviations."""
     z = plan.mechanism.strategy.encoder() @ noise / (plan.mechanism.noise_std * plan.problem.clip_norm)
     return np.abs((z**2).mean(0) - 1).max() / math.sqrt(2 / len(z))
 
 
 def is_the_plans(noise):
-    """All three at once; the bounds allow for the largest of 125,000 and of 1,323 deviations."""
+    """Return True if the noise passes all three tests.
+
+    The limits allow for the largest of 125,000 deviations of covariances and of 1,323 deviations of parameters.
+    """
     return scale_deviation(noise) < 5 and covariance_deviation(noise) < 6.5 and entry_deviation(noise) < 6.5

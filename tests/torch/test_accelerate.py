@@ -1,4 +1,7 @@
-"""Accelerate: what is refused, and where batches go. test_transformers_clipped_sum.py checks the gradients."""
+"""Training with Accelerate: same bits as without it, and what is refused.
+
+test_transformers_clipped_sum.py checks the gradients.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Ways in which a contribution was once not clipped, or a step had no noise."""
+"""Ways in which earlier versions did not clip a contribution, or took a step without noise."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Ways in which the sum, its noise or the ledger once was not what the guarantee is of."""
+"""Ways in which earlier versions released a sum, noise or ledger that the guarantee did not cover."""
 
 import shutil
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from antiphase.torch import NoiseAdder
 from tests.torch.training import HOOKS, SECRET, STEPS, data, network, pieces, plan_for, private, record, train
 
 pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_run_id")]
-# So little noise that what is recorded is the sum itself.
+# A plan with so little noise that a recorded gradient is the sum itself.
 QUIET = {"strategy": ap.strategies.Identity(STEPS), "noise_std": 1e-6}
 BOTH = pytest.mark.parametrize("mode", ["hooks", "ghost"])
 
@@ -168,7 +168,7 @@ def test_pieces_of_a_batch_broken_off_are_dropped(tmp_path, mode, way):
 
 
 class Breaks(nn.Module):
-    """Raises once, in a forward or in a backward pass."""
+    """Raises an exception once, in a forward or a backward pass."""
 
     def __init__(self, where, at):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The sum that noise is added to: what one example adds is never longer than the clipping norm, or it is refused."""
+"""What one example adds to the sum never has a norm above the clipping norm. Otherwise the step is refused."""
 
 import math
 
@@ -19,7 +19,7 @@ CLIP = 0.1
 
 
 class Weighted(nn.Module):
-    """Steep, times the target: where that is zero, so is the gradient."""
+    """A steep loss, multiplied by the target. For a target of zero, the gradient is zero."""
 
     reduction = "sum"
 
@@ -29,7 +29,7 @@ class Weighted(nn.Module):
 
 
 class Stateful(torch.autograd.Function):
-    """Ten times longer in every second backward pass."""
+    """Multiplies the gradient by ten in every second backward pass."""
 
     passes = 0
 
@@ -94,7 +94,7 @@ def in_place(g):
     g.mul_(10)
 
 
-# what the model does between its layers, what is done to it, and the forward and backward pass
+# name -> (what the model does after its last layer, a change of the model, the forward and backward pass), each or None
 ATTACKS = {
     "order of the losses": (None, None, flipped),
     "clamped gradients": (hooked(lambda g: g.clamp(-1, 1)), None, None),
@@ -121,7 +121,7 @@ ATTACKS = {
 
 
 def one_step(directory, mode, tensors, module, criterion, act=None, **options):
-    """The sum of the clipped gradients of one step: the noise is next to nothing."""
+    """Return the sum of the clipped gradients of one step. The noise is negligible."""
     plan = plan_for(ap.strategies.Identity(2), ap.EveryStep(), noise_std=1e-9, examples=len(tensors[0]), clip_norm=CLIP)
     options = {"dataset": TensorDataset(*tensors), "loss_reduction": "sum", "grad_sample_mode": mode, **options}
     if "ghost" in mode:
@@ -169,7 +169,7 @@ def test_norms_of_long_rows(length):
 
 
 class Normalised(nn.Module):
-    """Ignores the scale of its input, whose gradients shrink as the input grows."""
+    """A model whose output does not depend on the scale of its input, so gradients shrink as the input grows."""
 
     def __init__(self, gain):
         super().__init__()
@@ -209,7 +209,7 @@ def test_gradients_whose_squares_underflow_are_clipped(tmp_path, mode, shape, cl
 
 
 class Sum(Weighted):
-    """Every entry of the gradient of a linear layer's weight is its input."""
+    """A loss for which every row of the gradient of a linear layer's weight is 0.1 times the sum of its inputs."""
 
     def forward(self, output, target):
         losses = 0.1 * output.flatten(1).sum(1)
@@ -402,7 +402,7 @@ def test_padding_is_not_trained(tmp_path):
 
 
 class PerPosition(nn.Module):
-    """A label for every position; the loss of an example is the sum over them."""
+    """A loss with a label for every position. The loss of an example is the sum over its positions."""
 
     reduction = "sum"
 
@@ -493,7 +493,7 @@ def test_one_example_does_not_steer_the_rounding_of_others(tmp_path, mode, kind,
 
 
 class Weights(nn.Module):
-    """The sum of the outputs of an example, times its target."""
+    """A loss: the sum of the outputs of an example, times its target."""
 
     reduction = "sum"
 
@@ -532,7 +532,7 @@ def test_positions_that_cancel_are_noticed_even_if_their_squares_underflow(tmp_p
 
 
 class WeightedPositions(nn.Module):
-    """The outputs at all positions, weighted by the target."""
+    """A loss: the sum of the outputs at all positions, weighted by the target."""
 
     reduction = "sum"
 

@@ -57,7 +57,7 @@ def jittered(items):
 
 
 class WithGenerator:
-    """Has its own generator, as collators with a seed do."""
+    """A collate function with its own generator, as those with a seed have."""
 
     def __init__(self, mixes):
         self.generator, self.mixes = torch.Generator().manual_seed(0), mixes
@@ -70,7 +70,7 @@ class WithGenerator:
 
 
 class BatchTransform(Dataset):
-    """Reads several items at a time, as data sets with a batch transform do."""
+    """Reads several items at a time, as datasets with a batch transform do."""
 
     def __init__(self, dataset, transform):
         self.dataset, self.transform = dataset, transform
@@ -131,7 +131,7 @@ def test_check_independence_collates(tmp_path):
 
 
 class Embedded(nn.Module):
-    """A collator for sentences that swaps the labels of random examples."""
+    """A collate function for sentences that permutes the attention masks of the examples at random."""
 
     def __call__(self, examples):
         batch = default_collate(examples)
@@ -239,7 +239,10 @@ def sharpness_aware(module, optimizer, criterion, x, y):
 
 
 def updated_through_data(module, optimizer, criterion, x, y):
-    """PyTorch does not count this change. Some optimizers make it within the backward pass."""
+    """Change a parameter through `data`, which does not increase PyTorch's version counter.
+
+    Some optimizers change parameters in this way during the backward pass.
+    """
     criterion(module(x), y).backward()
     parameter = list(module.parameters())[-1]
     parameter.data[-1] += 1e-3
@@ -259,7 +262,7 @@ def test_parameters_that_change_within_a_step(tmp_path, mode, act):
 
 
 class Statistics(nn.Module):
-    """Keeps the mean of its inputs, in one of several ways, and does not use it."""
+    """Stores a running mean of its inputs, in one of several ways, and does not use it."""
 
     def __init__(self, how):
         super().__init__()

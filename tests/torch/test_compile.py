@@ -1,4 +1,4 @@
-"""torch.compile: a compiled model or training step gives the same steps, and the compiler never sees secrets."""
+"""Training with torch.compile gives the same parameters, and the compiler never sees secrets."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.torch.training import HOOKS, network, plan_for, private
 
 pytestmark = [
     pytest.mark.filterwarnings(HOOKS),
-    pytest.mark.filterwarnings("ignore"),  # of the compiler
+    pytest.mark.filterwarnings("ignore"),  # warnings of the compiler
     pytest.mark.usefixtures("same_run_id"),
 ]
 

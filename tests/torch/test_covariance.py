@@ -1,4 +1,4 @@
-"""The noise that 500 steps really added has the covariance that the guarantee is computed from."""
+"""The noise that was added in 500 steps has the covariance that the guarantee assumes."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from tests.torch.statistics import (
 from tests.torch.training import HOOKS, epochs_of, private, record, train
 
 pytestmark = pytest.mark.filterwarnings(HOOKS)
-BATCH = 4  # 60 examples, 15 steps an epoch
+BATCH = 4  # 60 examples and 15 steps per epoch
 
 
 def noise_of(directory, physical=None, **options):

@@ -1,4 +1,4 @@
-"""Noise made on the device: the same mechanism from another generator, said in the report."""
+"""Noise generated on the device: the same mechanism with another generator, which the report names."""
 
 import math
 

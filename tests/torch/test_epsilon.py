@@ -1,4 +1,4 @@
-"""get_epsilon: the guarantee of the steps in the ledger, at any delta."""
+"""`get_epsilon` returns the guarantee for the steps in the ledger, at any delta."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Couplings between examples are found, and models without them pass."""
+"""`check_independence` finds models and losses that couple examples, and accepts all others."""
 
 from contextlib import nullcontext
 
@@ -12,7 +12,7 @@ import antiphase.torch
 from antiphase.torch.losses import CausalLMLoss, TokenLoss
 from tests.torch.training import HOOKS, plan_for, private
 
-# The second is Opacus's with functorch and an embedding.
+# The second filter is for a warning that Opacus causes with functorch and an embedding.
 pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning")]
 EXAMPLES, LENGTH, WORDS, WIDTH = 40, 6, 11, 8
 
@@ -41,7 +41,10 @@ class Language(nn.Module):
 
 
 class LookedUpOnce(Language):
-    """As in T5: the table is looked up once for all examples; with as many positions as examples, rows match."""
+    """Looks up the positions once for all examples, as T5 does.
+
+    The result has one row for each of the 6 positions. With 6 examples, this number looks right by chance.
+    """
 
     def forward(self, tokens):
         positions = self.positions(torch.arange(tokens.shape[1]))
@@ -131,7 +134,7 @@ def normalised(output, labels):
 
 
 class PerExample:
-    """Makes one of the losses above a criterion for ghost clipping, with a coupling between the values."""
+    """A criterion for ghost clipping whose losses are coupled between examples by the function `couple`."""
 
     def __init__(self, couple):
         self.reduction, self.couple = "mean", couple

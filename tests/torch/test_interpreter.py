@@ -1,4 +1,4 @@
-"""The device of PyTorch makes N z for every strategy that does not need all of z at once."""
+"""Noise on the device of PyTorch equals N z for every strategy that does not need all of z at once."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,7 @@
-"""Lattice noise in PyTorch: contributions, sums and releases are the exact integers that the proof is about.
+"""Lattice noise in PyTorch: contributions, sums and releases are exactly the integers of the privacy proof.
 
-Oracles are rational arithmetic and the public noise stream. The gradient of an example of `Given` is the example.
+The expected values come from rational arithmetic and from the public noise stream. Most tests use the model `Given`,
+for which the gradient of an example is the example itself.
 """
 
 import math
@@ -42,7 +43,7 @@ CLIP = 0.7
 
 
 class Given(nn.Module):
-    """Two weights, of 6 and 4 entries; the output of an example is its product with them, so its gradient is itself."""
+    """A linear model with 6 and 4 weights. The gradient of an example for the loss `total` is the example itself."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -63,7 +64,10 @@ def given_plan(strategy=None, **options):
 
 
 def by_hand(example, lattice):
-    """One contribution in exact rational numbers: truncate S g / max(|g|, S) towards zero."""
+    """Return the contribution of an example in exact arithmetic: S g / max(|g|, S), truncated towards zero.
+
+    Here g is the example in units of the lattice, and S is the largest norm on the lattice.
+    """
     numbers = [float(x) for x in example]
     if not all(map(math.isfinite, numbers)):
         return [0] * len(numbers)
@@ -79,7 +83,7 @@ def integers(tensors):
 
 
 def watch(monkeypatch):
-    """The contributions, and the sums of each step before noise is added."""
+    """Return two lists that will receive all contributions, and the sums of each step before noise is added."""
     contributions, sums = [], []
     take, release = LatticeClipping.take, NoiseAdder._release_for_engine
 
@@ -98,7 +102,7 @@ def watch(monkeypatch):
 
 
 def rows_of_every_kind(dtype):
-    """Short, long, tiny, huge, on the limit, and not finite."""
+    """Return rows with norms that are small, large, extreme, equal to the clipping norm, or not finite."""
     random = np.random.default_rng(3)
     rows = [scale * random.standard_normal(WIDTH) for scale in (0.01, 0.1, 0.2, 0.3, 1.0, 50.0, 1e30, 1e-30, 1e-12)]
     rows += [random.standard_normal(WIDTH) * 10.0 ** random.uniform(-4, 4, WIDTH) for _ in range(12)]
@@ -115,7 +119,7 @@ def given_data(rows):
 
 
 def contributions_of(tmp_path, monkeypatch, rows, plan, **options):
-    """The contribution of each row, by its index; and the sums of the steps with their batches."""
+    """Train, and return the contribution of each row by its index, the sums of the steps, and their batches."""
     made, sums = watch(monkeypatch)
     engine, module, optimizer, _, loader = private(
         tmp_path, plan, Given(rows.dtype), lr=0.0, dataset=given_data(rows), loss_reduction="sum", **options
@@ -145,7 +149,7 @@ def test_contributions_and_sums_are_those_of_exact_arithmetic(tmp_path, monkeypa
 
 
 def rows_on_the_limit(lattice, count):
-    """Multiples of the grid with squared norm S^2 + 1, S^2 + 2, ..., which float64 does not tell from S^2."""
+    """Return points of the lattice whose squared norms slightly exceed S^2, but are at most S^2 in float64."""
     random, rows = np.random.default_rng(1), []
     while len(rows) < count:
         row = [int(x) for x in random.integers(0, lattice.norm // 4, WIDTH)]
@@ -285,7 +289,7 @@ def test_the_contribution_of_an_example_depends_on_no_other(tmp_path, monkeypatc
 
 
 class Lengths(Dataset):
-    """Rows of several lengths, with random numbers from the generator that all examples share."""
+    """A dataset of rows of several lengths, drawn from the global random generator, which all examples share."""
 
     def __init__(self, lengths):
         self.lengths = lengths
@@ -298,7 +302,10 @@ class Lengths(Dataset):
 
 
 class Masks(nn.Module):
-    """The gradient of an example is its dropout mask, and its length decides how many random numbers it takes."""
+    """A model in which the gradient of an example is its dropout mask.
+
+    The length of an example determines how many random numbers its dropout draws.
+    """
 
     def __init__(self):
         super().__init__()
@@ -345,7 +352,7 @@ def test_the_random_numbers_of_an_example_depend_on_no_other(tmp_path, monkeypat
 
 
 class Annealed(nn.Module):
-    """A model with a temperature or a counter that each pass may change."""
+    """A model with a temperature or a counter that each forward pass may change."""
 
     def __init__(self, how):
         super().__init__()
@@ -390,7 +397,7 @@ def test_a_state_that_changes_between_steps_is_allowed(tmp_path):
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory):
-    """Noise of 500 steps, from the gradients that the inner optimizer was given."""
+    """The noise of 500 steps, extracted from the gradients that the inner optimizer received."""
     module, dataset, plain = statistics.wide_network(), statistics.wide_data(), statistics.PLAN
     plan = lattice_plan_for(
         statistics.STRATEGY,

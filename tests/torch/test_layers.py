@@ -1,4 +1,7 @@
-"""What one example contributes, layer by layer: the sum with it less the sum without it is never above the norm."""
+"""For every kind of layer, the contribution of one example never exceeds the clipping norm.
+
+The contribution is the difference between the sum with this example and the sum without it.
+"""
 
 import copy
 from functools import partial
@@ -25,7 +28,7 @@ def numbers(*shape):
 
 
 class Model(nn.Module):
-    """Layers, and how they are used."""
+    """A model that consists of layers and a function `use`, which computes the output from them and the inputs."""
 
     def __init__(self, use, *layers):
         super().__init__()
@@ -36,7 +39,7 @@ class Model(nn.Module):
 
 
 class Loss(nn.Module):
-    """So steep that every example is clipped."""
+    """A loss that is so steep that every example is clipped."""
 
     reduction = "sum"
 
@@ -46,7 +49,7 @@ class Loss(nn.Module):
 
 
 class Linear(Loss):
-    """The gradient does not depend on the output."""
+    """A loss whose gradient does not depend on the output."""
 
     def forward(self, output, target):
         losses = output.flatten(1).sum(1)
@@ -54,7 +57,7 @@ class Linear(Loss):
 
 
 def the_sum(directory, make, tensors, mode, loss=None, **options):
-    """Of the clipped gradients of all examples: the noise is next to nothing."""
+    """Return the sum of the clipped gradients of all examples. The noise is negligible."""
     plan = plan_for(ap.strategies.Identity(2), ap.EveryStep(), noise_std=1e-9, examples=len(tensors[0]))
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -75,7 +78,7 @@ def the_sum(directory, make, tensors, mode, loss=None, **options):
 
 
 def contributions(directory, make, tensors, mode, **options):
-    """The norm of what each example adds."""
+    """Return the norms of the contributions of all examples."""
     tensors = (*tensors, torch.arange(1.0, 1 + len(tensors[0])))
     whole = the_sum(directory / "all", make, tensors, mode, **options)
     found = []
@@ -86,7 +89,7 @@ def contributions(directory, make, tensors, mode, **options):
 
 
 def assert_all_clipped(directory, make, tensors, mode, **options):
-    """All examples are clipped, to the norm and not to less."""
+    """Assert that all contributions have a norm equal to the clipping norm, and not less."""
     assert contributions(directory, make, tensors, mode, **options).numpy() == pytest.approx(1.0, rel=2e-3)
 
 
@@ -176,7 +179,7 @@ def test_positions_that_cancel_do_not_make_a_long_gradient_short(tmp_path, case)
 
 
 class Factor(nn.Module):
-    """A single number; more than that, a layer of one's own."""
+    """A layer with one parameter of the given shape, by which it multiplies its input."""
 
     def __init__(self, *shape):
         super().__init__()
@@ -276,7 +279,7 @@ SOME = torch.tensor([False, False, True, True])
 
 
 def and_some(layer, x, some):
-    """All examples, and a part of them once more."""
+    """Apply the layer to all examples, and a second time to some of them."""
     again = torch.zeros(len(x), 3)
     if some.any():
         again = again.masked_scatter(some[:, None].expand(-1, 3), outputs(layer, x[some].flip(1)))
@@ -426,7 +429,7 @@ def offsets_of(bag, tokens):
 TOKENS = torch.tensor([[1, 1, 2], [0, 3, 3], [4, 4, 4], [2, 0, 1]])
 IMAGES = {1: numbers(EXAMPLES, 2, 6), 2: numbers(EXAMPLES, 2, 5, 6), 3: numbers(EXAMPLES, 2, 4, 5, 4)}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-# layer, how it is used, input
+# name -> (layer, how it is used, input)
 GRADIENTS = {
     **{
         f"bag, {mode}, {how}, {padding}": (
@@ -484,7 +487,7 @@ def weighted_rows(bag, tokens):
 
 
 def weighted_offsets(bag, tokens):
-    """As many tokens as examples."""
+    """Use the bag with one token per example, weights and offsets."""
     return bag(tokens[:, 0], torch.arange(len(tokens)), 0.5 * torch.ones(len(tokens)))
 
 

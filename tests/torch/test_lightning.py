@@ -1,4 +1,4 @@
-"""The Lightning callback: same steps as a loop of one's own, resumed with the same bits, and what it refuses."""
+"""The Lightning callback: same steps as a plain training loop, resuming with the same bits, and what it refuses."""
 
 import logging
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from antiphase.torch import NoiseAdder
 from antiphase.torch.lightning import PrivateTraining, _check_empty_batches, _step_rates
 from tests.torch.training import HOOKS, SECRET, data, network, plan_for, run
 
-# Lightning's remarks on the number of workers, the directory that exists and a name that PyTorch has deprecated.
+# Filters for Lightning's warnings about the number of workers, an existing directory and a deprecated name in PyTorch.
 REMARKS = (
     "ignore:The '.*dataloader' does not have many workers",
     "ignore:Checkpoint dir",
@@ -201,7 +201,7 @@ def test_dropout_depends_on_the_secret_and_not_on_the_seed(tmp_path):
 
 
 class Scheduled(Classifier):
-    """Reduces its learning rate by a metric, and logs one that depends on the data and one that does not."""
+    """Reduces its learning rate based on a metric. It logs a metric that depends on the data and one that does not."""
 
     def __init__(self, monitor=None):
         super().__init__()

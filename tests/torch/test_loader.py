@@ -1,4 +1,4 @@
-"""The data loader: every step has its own batch, also where worker processes read ahead."""
+"""The data loader: every step gets its own batch, also if worker processes read ahead."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Every mistake has a message that names the parameter or layer and says what to do."""
+"""Error messages about mistakes in models and loops name the parameter or layer and say what to do."""
 
 import warnings
 
@@ -103,7 +103,7 @@ def test_problem_options_reach_the_plan(tmp_path):
 
 
 class Unused(nn.Module):
-    """A layer that is not called, or whose output is not in the loss."""
+    """A model with a layer that is not called, or whose output does not affect the loss."""
 
     def __init__(self, ran):
         super().__init__()
@@ -251,7 +251,7 @@ def test_inputs_by_keyword_give_the_same_gradients(tmp_path, mode):
 
 
 class Scaled(nn.Module):
-    """A layer of one's own, with further inputs that may have default values."""
+    """A custom layer with further inputs, which have default values."""
 
     def __init__(self):
         super().__init__()
@@ -391,7 +391,7 @@ def test_a_resnet_with_in_place_operations_has_the_gradients_of_a_loop(tmp_path,
 
 
 class Checkpointed(nn.Module):
-    """The layers of `network`, some of them recomputed in the backward pass."""
+    """The layers of `network`, recomputed in the backward pass by activation checkpointing."""
 
     def __init__(self, reentrant, twice=False):
         super().__init__()
@@ -476,7 +476,7 @@ def test_schedulers_that_cannot_be_attached(tmp_path):
 
 
 class Collection(nn.Module):
-    """Keeps its parameter in a collection."""
+    """A layer whose parameter is in a `ParameterDict` or a `ParameterList`."""
 
     def __init__(self, kind, own):
         super().__init__()

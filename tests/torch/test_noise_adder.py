@@ -1,4 +1,4 @@
-"""The noise of any loop: what is added, where, how often, and what is refused."""
+"""`NoiseAdder`, for any training loop: which noise it adds, to which gradients, how often, and what it refuses."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def parameters(dtype=torch.float32):
 
 
 def reference(noise, plan, dtype="float32"):
-    """The run's noise from the stream itself, with the leaves in their own shapes."""
+    """Return a `NoiseStream` with the noise of the run, one flat leaf per parameter."""
     return ap.NoiseStream(plan, [(6,), (5,), (1,), (8,)], SECRET, noise.run_id, dtype=dtype)
 
 

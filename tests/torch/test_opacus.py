@@ -1,4 +1,4 @@
-"""Opacus with a plan: gradients against brute force, batches, empty ones, and everything that is refused."""
+"""Training with Opacus and a plan: gradients against brute force, batches (also empty ones), and what is refused."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,10 @@ SPARSE = plan_for(ap.strategies.Identity(STEPS), ap.Poisson(0.03), clip_norm=CLI
 
 
 def expected_gradients(engine, plan, per_layer=False, divisor=1.0):
-    """(sum of clipped gradients + clip noise) / divisor of every step, computed without Opacus and without the run."""
+    """Return (sum of clipped gradients + clip_norm * noise) / divisor for every step.
+
+    The result is computed without Opacus and without the run.
+    """
     module = network()
     clipped = clipped_gradients(module, data(), plan.problem.clip_norm, per_layer)
     stream = ap.NoiseStream(plan, [(p.numel(),) for p in module.parameters()], SECRET, engine.noise.run_id)

@@ -1,4 +1,4 @@
-"""Ports of Opacus's examples run at a small size, and docs/opacus.md states how many of their lines changed."""
+"""The ports of Opacus's examples run at a small size, and docs/opacus.md states correctly how many lines changed."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""The table of planted mistakes in docs/torch.md: each row names a test that exists and checks its verdict."""
+"""Each row of the table of planted mistakes in docs/torch.md names a test that exists and checks the row's verdict."""
 
 import importlib
 import inspect
@@ -9,7 +9,7 @@ import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch.md"
 ROWS = re.findall(r"^\| (.+) \| (.+) \| `(test_\w+)\.py::(test_\w+)(?:\[(.+)\])?` \|$", PAGE.read_text(), re.MULTILINE)
-# What a test of each verdict must contain.
+# verdict -> strings of which a test of this verdict must contain at least one
 EVIDENCE = {
     "check": ("check_independence", "check(tmp_path"),
     "refused": ("pytest.raises(ap.Refused", "pytest.raises(ap.InvalidArgument"),
@@ -19,7 +19,7 @@ EVIDENCE = {
 
 
 def cases(test):
-    """The names of the cases of a test that is run several times."""
+    """Return the names of the cases of a parametrized test."""
     values = [value for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize" for value in mark.args[1]]
     return {value if isinstance(value, str) else getattr(value, "__name__", "") for value in values}
 

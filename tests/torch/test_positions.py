@@ -1,4 +1,4 @@
-"""Position embeddings that are looked up once get one row per example; the outputs do not change."""
+"""Position embeddings that are looked up once for all examples get one row per example. The outputs do not change."""
 
 import pytest
 import torch
@@ -9,12 +9,12 @@ import antiphase as ap
 from antiphase.torch._positions import expand_positions
 from tests.torch.training import HOOKS, plan_for, private
 
-# The second is Opacus's with functorch and an embedding.
+# The second filter is for a warning that Opacus causes with functorch and an embedding.
 pytestmark = [pytest.mark.filterwarnings(HOOKS, "ignore:In CPU autocast:UserWarning")]
 
 
 class Positions(nn.Module):
-    """As a model of transformers, whose code adds the row to all examples."""
+    """Looks up the positions once and adds them to all examples, as models of transformers do."""
 
     __module__ = "transformers.models.example"
 
@@ -45,7 +45,7 @@ def test_the_row_is_repeated_for_every_example_in_training_only(given):
 
 
 class Kept(nn.ModuleDict):
-    """As PEFT's wrapper of a layer that is trained besides the adapter."""
+    """A wrapper like that of PEFT for a layer that is trained in addition to the adapter."""
 
     __module__ = "peft.utils.other"
 
@@ -62,7 +62,7 @@ def test_wrappers_of_peft_are_looked_through():
 
 
 class First(nn.Module):
-    """Positions looked up once, of which the code takes the first row."""
+    """Looks up the positions once, and takes the first row of the result."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ class First(nn.Module):
 
 
 class OneByOne(nn.Module):
-    """Sentences are processed one after another."""
+    """Processes the sentences of a batch one after another."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Lower precision: an example's contribution stays within the clipping norm, or the step is refused."""
+"""In lower precision, the contribution of an example stays within the clipping norm, or the step is refused."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def big_network():
 
 @pytest.fixture
 def sums(monkeypatch):
-    """What was summed in each step, before noise."""
+    """A list that receives the sum of each step before noise is added."""
     found, right = [], NoiseAdder._add_for_engine
 
     def add(self):
@@ -39,7 +39,10 @@ def sums(monkeypatch):
 
 
 def train_rounded(directory, mode, examples, *, inside=False, **options):
-    """With autocast around the forward pass, or around everything; per-example gradients of each step as they were."""
+    """Train with autocast around the forward pass, or with `inside` around the whole step.
+
+    With `inside`, returns the per-example gradients of each step before clipping.
+    """
     plan = plan_for(examples=examples, clip_norm=1.0)
     options = {"loss_reduction": "sum", **options}
     made = private(directory, plan, big_network(), 0.0, 0.0, big_data(examples), grad_sample_mode=mode, **options)
@@ -103,7 +106,7 @@ def smooth_network():
 
 
 def equal_plan(examples):
-    """All examples are in every step."""
+    """Return a plan for one step with all examples."""
     return plan_for(ap.strategies.Identity(1), ap.EveryStep(), clip_norm=0.5, examples=examples, batch_size=examples)
 
 
@@ -168,7 +171,7 @@ def test_the_mean_of_rounded_losses_is_refused(tmp_path, mode, monkeypatch):
 
 
 class Cast(nn.Module):
-    """Computes an activation in low precision, and no layer has an output of low precision."""
+    """Computes an activation in low precision, although no layer has an output of low precision."""
 
     def __init__(self):
         super().__init__()
@@ -220,7 +223,7 @@ def test_whole_numbers_are_not_taken_for_rounded_ones(tmp_path):
 
 
 class Layers(nn.Module):
-    """One layer for every way in which ghost clipping finds gradients; goes to a lower precision by itself if asked."""
+    """A model with one layer for every formula of ghost clipping. With `inside`, it uses autocast itself."""
 
     class Own(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""PrivateTrainer: kills and resumes, what checkpoints and logs hold, evaluation, and what is refused."""
+"""PrivateTrainer: killed and resumed training, contents of checkpoints and logs, evaluation, and what is refused."""
 
 import json
 import signal
@@ -386,7 +386,7 @@ def test_training_again_without_resuming_is_refused(tmp_path):
 
 
 class TokenMean(nn.Module):
-    """The mean over all tokens of the batch, as the model's own loss."""
+    """A loss that is the mean over all tokens of the batch, like the model's own loss."""
 
     reduction = "mean"
 
@@ -414,7 +414,7 @@ def test_tracebacks_do_not_hold_the_batch(tmp_path):
 
 
 def masked_model(*, is_frozen=True):
-    """A BERT for masked tokens, whose head shares its bias with the layer inside it."""
+    """Return a BERT for masked tokens, whose head shares its bias with the layer inside it."""
     config = BertConfig(vocab_size=WORDS, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     config.update({"intermediate_size": 12, "max_position_embeddings": LENGTH})
     model = BertForMaskedLM(config)
@@ -431,7 +431,10 @@ def test_a_shared_bias_inside_a_layer_is_refused_by_name(tmp_path):
 
 
 def pad(examples, *, left, masked):
-    """Pads to the longest example of the batch."""
+    """Collate examples, padded to the longest one of the batch.
+
+    `left` pads on the left instead of the right. Without `masked`, the batch has no attention mask.
+    """
     lengths = [int(e["attention_mask"].sum()) for e in examples]
     found = {"input_ids": [], "attention_mask": [], "labels": []}
     for example, length in zip(examples, lengths, strict=True):
@@ -587,7 +590,7 @@ def test_a_training_step_of_ones_own_does_the_same(tmp_path):
 
 
 def record_sums(trainer):
-    """The clipped sums of the first step, before noise."""
+    """Return a list that will receive the clipped sum of the first step before noise is added."""
     trainer._make_private()
     optimizer, sums = trainer._private_optimizer, []
     add_noise = optimizer.add_noise

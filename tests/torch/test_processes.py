@@ -1,4 +1,4 @@
-"""Two processes train as one does: same noise, same batches, each rank with its own half of the noise."""
+"""Two processes train like one: with the same noise and batches. Each rank generates its own half of the noise."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_r
 
 
 def results(directory, task):
-    """What each rank recorded."""
+    """Run tests/torch/processes.py, and return the results of each rank."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.torch.processes", str(directory), task]
     subprocess.run(command, check=True, timeout=300)
     return [torch.load(directory / f"results-{rank}.pt") for rank in range(2)]
@@ -27,7 +27,7 @@ def results(directory, task):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """One start of two processes for all tests."""
+    """The results of both ranks. The processes are started once for all tests."""
     return results(tmp_path_factory.mktemp("together"), "short")
 
 
@@ -137,7 +137,7 @@ def test_slices_are_every_entry_once(size):
 
 
 class Second(Transport):
-    """Rank 1 of two, which is sent what `sent` holds and agrees with everyone."""
+    """A transport for rank 1 of two. Broadcasts return the values of `sent`, and the other rank always agrees."""
 
     rank, size = 1, 2
 

@@ -1,4 +1,4 @@
-"""Random numbers of a step come from the run's secret, not from seeds that others may know."""
+"""The random numbers of a step are derived from the run's secret, not from seeds that others may know."""
 
 import random
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_r
 
 
 class Augmented(Dataset):
-    """The inputs are random numbers from the three global generators."""
+    """A dataset whose inputs are random numbers from the three global generators."""
 
     def __len__(self):
         return 40
@@ -27,7 +27,7 @@ class Augmented(Dataset):
 
 
 class Noisy(nn.Module):
-    """Keeps the random numbers that a forward pass draws."""
+    """A model that stores the random numbers that each forward pass draws."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Noisy(nn.Module):
 
 
 def outside():
-    """What the global generators would draw next."""
+    """Return what the global generators would draw next, without changing their state."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     found = random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
     random.setstate(states[0])
@@ -55,7 +55,10 @@ def seed_all(seed):
 
 
 def numbers(directory, seed, secret, *, workers=0, stop=None):
-    """The inputs and the numbers drawn in the forward passes of all steps, with public seeds and a secret."""
+    """Train, and return the inputs and the numbers that the forward passes drew.
+
+    `seed` seeds the public generators, and `secret` is the secret of the run.
+    """
     seed_all(seed)
     model = Noisy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,7 +156,7 @@ def test_seeds_inside_the_loop_are_refused(tmp_path):
 
 
 class Seeded(Augmented):
-    """Seeds the generators to draw the same numbers twice, as some do for an image and its mask."""
+    """A dataset that seeds the generators to draw the same numbers twice, as some do for an image and its mask."""
 
     def __getitem__(self, index):
         seed_all(index)
@@ -173,7 +176,7 @@ def seeded_collate(rows):
 
 
 def seeded_run(directory, secret, collate=noisy_collate):
-    """What the collator and the model draw in each step."""
+    """Train, and return the numbers that the collate function and the model drew in each step."""
     model, added = Noisy(), []
     with antiphase.torch.PrivacyEngine(directory, secret=ap.Secret.insecure(secret)) as engine:
         wrapped, optimizer, loader = engine.make_private(

@@ -1,4 +1,4 @@
-"""Nothing moves the parameters, and no noisy output is dropped, without an entry in the ledger."""
+"""Every change of the parameters, and every noisy output that is dropped, has an entry in the ledger."""
 
 import copy
 import io

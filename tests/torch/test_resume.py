@@ -1,4 +1,4 @@
-"""Killed anywhere and resumed, training ends with the same bits; the checkpoint holds nothing secret."""
+"""Training that is killed anywhere and resumed ends with the same bits, and checkpoints contain no secrets."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Noise through PyTorch is the plan's at every scale of C, noise_std and clipping norm, or refused before step 0."""
+"""Noise in PyTorch is correct for C, noise_std and clipping norms of any size, or it is refused before step 0."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.scales import SCALES, STD, departure, has_scale, scaled
 from tests.torch.training import SECRET
 
 STEPS, ENTRIES = 12, 50
-STRATEGIES = {name: s for name, s in every_strategy(STEPS) if s.recursion().is_causal}  # those of the device
+STRATEGIES = {name: s for name, s in every_strategy(STEPS) if s.recursion().is_causal}  # the device supports these
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 SLOW_SCALES = [pytest.param(scale, marks=pytest.mark.slow) for scale in SCALES if scale not in (1e-300, 1e60)]
 DTYPES = [torch.float32, torch.float64]
@@ -31,7 +31,7 @@ def plan_for(strategy, noise_std, clip_norm=1.0):
 
 
 def white_rows(monkeypatch, dtype):
-    """A known z in place of the generator's."""
+    """Replace the generator of the device by a known z, and return z."""
     z = np.random.default_rng(4).standard_normal((STEPS, ENTRIES)).astype(np.float32)
     monkeypatch.setattr(
         device.SeededNormals, "draw", lambda self, row, name, leaf: torch.as_tensor(z[row], dtype=dtype)
@@ -40,7 +40,7 @@ def white_rows(monkeypatch, dtype):
 
 
 def added(plan, directory, dtype, source):
-    """What the adder adds to gradients of zero, a row a step."""
+    """Return what a `NoiseAdder` adds to gradients of zero, one row per step."""
     weight, rows = torch.zeros(ENTRIES, dtype=dtype), []
     with NoiseAdder([weight], plan, directory, secret=SECRET, source=source) as noise:
         for _ in range(plan.steps):

@@ -1,4 +1,4 @@
-"""Models whose computation depends on the longest example of the batch are refused, or refuse long examples."""
+"""Models whose computation depends on the longest example of a batch are refused, or their long examples are."""
 
 import pytest
 import torch

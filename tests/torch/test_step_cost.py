@@ -1,4 +1,7 @@
-"""What makes a step cheap changes nothing: noise in the background, and gradients that ghost clipping leaves out."""
+"""Two ways to make a step cheaper do not change the result.
+
+They are noise that is computed in the background, and ghost clipping that leaves out gradients it would drop.
+"""
 
 import pytest
 import torch

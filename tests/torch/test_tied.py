@@ -1,4 +1,4 @@
-"""Tied weights with ghost clipping: an Embedding and a Linear that share a weight, against a loop in float64."""
+"""Ghost clipping for an Embedding and a Linear that share a weight, compared with a loop over examples in float64."""
 
 import copy
 
@@ -13,7 +13,7 @@ from antiphase.torch._ghost import embedding_squares, embedding_sums, linear_squ
 from antiphase.torch.losses import CausalLMLoss
 from tests.torch.training import HOOKS, plan_for, private, record
 
-# The second is Opacus's with functorch and tokens.
+# The second filter is for a warning that Opacus causes with functorch and tokens.
 pytestmark = [pytest.mark.filterwarnings(HOOKS, "ignore:In CPU autocast:UserWarning")]
 EXAMPLES, LENGTH, WORDS, WIDTH = 40, 6, 11, 8
 
@@ -43,7 +43,7 @@ def tokens_and_labels():
 
 
 def loop(module, loss, tokens, labels, clip_norm):
-    """Norms and clipped sum of the per-example gradients, one example at a time, in float64."""
+    """Return the norms and the clipped sum of the per-example gradients, one example at a time, in float64."""
     module = copy.deepcopy(module).double()
     norms, total = [], 0.0
     for one, label in zip(tokens, labels, strict=True):
@@ -136,7 +136,7 @@ def test_uses_that_cancel_are_clipped(size, clip_norm):
 
 
 class Both(nn.Module):
-    """A token embedding next to a parameter of its own: one layer for Opacus."""
+    """A layer with a token embedding and another parameter. Opacus treats it as one layer."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ class Both(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A head with a parameter of its own."""
+    """A head that contains a linear layer and another parameter."""
 
     def __init__(self):
         super().__init__()
@@ -190,7 +190,7 @@ def test_the_step_itself_also_refuses_uses_whose_product_is_not_known(tmp_path, 
 
 
 class Registered(nn.Module):
-    """The projection has two names: inside a layer with a parameter of its own or under another parent, and here."""
+    """A model that contains the same projection twice: directly, and inside the layer that `outer` returns."""
 
     def __init__(self, outer, second):
         super().__init__()
@@ -276,7 +276,10 @@ def layers():
 
 
 def pointing(embedding, linear, sign, size=1.0):
-    """One position of the head, whose gradient is on one token. The embedding's gradient for it is almost the same."""
+    """Return inputs and gradients of both layers for which the two parts of the shared gradient point the same way.
+
+    With sign = -1, they point in opposite directions. The head has one position, whose gradient is on one token.
+    """
     count = 5
     tokens = torch.arange(count)[:, None].expand(-1, 2).contiguous()
     inputs = torch.randn(count, 1, WIDTH)
@@ -289,7 +292,7 @@ def pointing(embedding, linear, sign, size=1.0):
 
 
 def whole(kept):
-    """Per-example gradients of the shared weight, in float64."""
+    """Return the per-example gradients of the shared weight, in float64."""
     (_, tokens, g_e), (_, inputs, g_l) = kept
     found = torch.einsum("isv,isd->ivd", g_l.double(), inputs.double())
     for i, row in enumerate(tokens):
@@ -298,7 +301,7 @@ def whole(kept):
 
 
 class Adapter(nn.Module):
-    """As with LoRA: a frozen tied weight, and small trained layers."""
+    """A frozen tied weight with small trained layers, as with LoRA."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""With Hugging Face models, what is added to the noise is the sum of clipped gradients of single examples."""
+"""With Hugging Face models, the noise is added to the sum of the clipped gradients of single examples."""
 
 import copy
 from functools import cache
@@ -32,13 +32,16 @@ planned = cache(lambda clip_norm: plan_for(batch_size=BATCH, clip_norm=clip_norm
 
 @cache
 def by_hand(kind, lora, clip_norm, indices):
-    """The same for all modes and loops."""
+    """Return the expected clipped sum, which is the same for all modes and loops."""
     dataset = Sentences(kind)
     return clipped_sum_by_hand(model_of(kind, lora=lora), [[dataset[i]] for i in indices], clip_norm)
 
 
 def own_loop(directory, kind, model, plan, mode, accelerator=None, prepared=None):
-    """The first step of a loop of one's own, perhaps with Accelerate's prepare before or after make_private."""
+    """Take the first step in a plain training loop, and return a `Recorder` with its gradient.
+
+    Accelerate's `prepare` may be called before or after `make_private`.
+    """
     optimizer = torch.optim.SGD(trained(model), lr=0.1)
     if prepared == "before":
         model, optimizer = accelerator.prepare(model, optimizer)

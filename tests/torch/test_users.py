@@ -26,14 +26,14 @@ from tests.torch.transformer_models import (
     trained,
 )
 
-# The second is Opacus's with functorch and an embedding.
+# The second filter is for a warning that Opacus causes with functorch and an embedding.
 IGNORED = (HOOKS, "ignore:In CPU autocast:UserWarning")
 pytestmark = [pytest.mark.filterwarnings(*IGNORED), pytest.mark.usefixtures("same_run_id")]
 LIMIT, BATCH, CLIP_NORM = 3, 4, 0.5
 
 
 def users_of(kind):
-    """Users with one to five sentences, of which at most three count."""
+    """Return a dataset of users with one to five sentences, of which at most three are used."""
     users = [user for user, size in enumerate([1, 2, 3, 4] * 3 + [5]) for _ in range(size)]
     return UserDataset(Sentences(kind, examples=35), [users[12 * i % 35] for i in range(35)], LIMIT)
 
@@ -108,7 +108,7 @@ def test_the_noisy_update_minus_the_noise(tmp_path, kind, mode, loop):
 
 
 class Pictures(nn.Module):
-    """A convolution and a normalisation, which ghost clipping has no formulas for with several rows per user."""
+    """A convolution and a normalisation. For several rows per user, ghost clipping has no formulas for these layers."""
 
     def __init__(self):
         super().__init__()

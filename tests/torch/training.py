@@ -1,4 +1,4 @@
-"""A small model, its data, and training loops that record what really was added."""
+"""A small model, its data, and training loops that record the noisy gradients."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +14,7 @@ import antiphase.torch
 EXAMPLES = 40
 STEPS = 12
 SECRET = ap.Secret.insecure(5)
-# Opacus's backward hooks on a model whose input needs no gradient; harmless, and not ours to change.
+# Opacus causes this harmless warning with backward hooks on a model whose input needs no gradient.
 HOOKS = "ignore:Full backward hook is firing:UserWarning"
 # PEFT reads an attribute that transformers has renamed.
 PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
@@ -41,7 +41,7 @@ def plan_for(
 
 
 def lattice_plan_for(strategy=None, parameters=53, **options):
-    """The same with lattice noise; the network below has 53 parameters."""
+    """Return a plan like that of `plan_for` with lattice noise. `network` has 53 parameters."""
     strategy = ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS) if strategy is None else strategy
     plain = plan_for(ap.rounded_strategy(strategy), **options)
     given, clip_norm = plain.mechanism, plain.problem.clip_norm
@@ -66,7 +66,7 @@ def network(seed=0):
 
 
 def private(directory, plan, module=None, lr=0.1, momentum=0.9, dataset=None, **options):
-    """An engine with module, optimizer, criterion and loader, whatever the mode."""
+    """Return engine, module, optimizer, criterion and loader, for any mode."""
     module = network() if module is None else module
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
     engine = antiphase.torch.PrivacyEngine(directory, secret=SECRET)
@@ -76,14 +76,14 @@ def private(directory, plan, module=None, lr=0.1, momentum=0.9, dataset=None, **
 
 
 def pieces(loader, optimizer, physical):
-    """The loader itself, or Opacus's manager that cuts its batches."""
+    """Return the loader. If `physical` is given, return Opacus's manager that splits its batches to this size."""
     if physical is None:
         return nullcontext(loader)
     return BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer)
 
 
 def train(module, optimizer, criterion, loader, epochs, physical=None):
-    """Opacus's own loop."""
+    """Train with the loop of Opacus's documentation."""
     for _ in range(epochs):
         with pieces(loader, optimizer, physical) as batches:
             for x, y in batches:
@@ -97,12 +97,12 @@ def epochs_of(plan, loader):
 
 
 def local(tensor):
-    """All of a tensor, gathered where it is sharded."""
+    """Return a copy of the whole tensor. If the tensor is sharded, its parts are gathered."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
 def record(optimizer):
-    """The gradients that each step of the inner optimizer is given."""
+    """Return a list that will receive the gradients of each step of the inner optimizer."""
     steps, inner = [], optimizer.original_optimizer.step
 
     def step(*args, **kwargs):
@@ -114,7 +114,7 @@ def record(optimizer):
 
 
 def run(directory, plan, module=None, physical=None, **options):
-    """Train to the end; the parameters and the gradients of all steps."""
+    """Train to the end, and return the final parameters and the gradients of all steps."""
     engine, module, optimizer, criterion, loader = private(directory, plan, module, **options)
     gradients = record(optimizer)
     train(module, optimizer, criterion, loader, epochs_of(plan, loader), physical)

@@ -1,4 +1,4 @@
-"""Tiny transformers from a config, synthetic data, and the sum of clipped gradients by a loop over the examples."""
+"""Tiny transformer models, synthetic data, and the sum of clipped gradients, computed by a loop over the examples."""
 
 import copy
 import logging
@@ -19,7 +19,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
 class Sentences(Dataset):
-    """Sentences of different lengths, padded on the right; labels for the next token or for the whole sentence."""
+    """Sentences of different lengths, padded on the right. Labels are the next tokens, or for BERT, a class."""
 
     def __init__(self, kind, examples=EXAMPLES, seed=0):
         generator = torch.Generator().manual_seed(seed)
@@ -40,7 +40,7 @@ class Sentences(Dataset):
 
 
 def model_of(kind, *, lora=False, tied=True, dropout=0.0):
-    """A tiny GPT-2 with a language head, or a tiny BERT that classifies."""
+    """Return a tiny GPT-2 with a language-model head, or a tiny BERT that classifies."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if kind == "gpt2":
@@ -73,7 +73,7 @@ def trained(model):
 
 
 def loss_by_hand(model, example):
-    """The loss of one example alone: a mean over its own tokens, or of its class."""
+    """Return the loss of one example alone: the mean over its own tokens, or the loss of its class."""
     inputs = {name: example[name][None] for name in ("input_ids", "attention_mask")}
     logits = model(**inputs).logits[0].log_softmax(-1)
     if logits.dim() == 1:
@@ -90,7 +90,7 @@ def gradient_by_hand(model, losses):
 
 
 def clipped_sum_by_hand(model, groups, clip_norm):
-    """The sum of clipped gradients in float64, from one example at a time; a group is a user or a single example."""
+    """Return the sum of clipped gradients in float64. A group holds the examples of a user, or a single example."""
     model = copy.deepcopy(model).double()
     gradients = torch.stack([gradient_by_hand(model, [loss_by_hand(model, e) for e in group]) for group in groups])
     norms = gradients.norm(dim=1)
@@ -100,9 +100,10 @@ def clipped_sum_by_hand(model, groups, clip_norm):
 
 
 def noise_of_first_step(directory, model, plan, names, examples=EXAMPLES):
-    """The noise of step 0, added to gradients of zero, and the examples. The run ids of the tests are the same.
+    """Return the noise of step 0 and the examples of its batch.
 
-    `names` are the parameters in the order of the optimizer; the noise is in the order of the model.
+    All runs in the tests have the same run id, so a new run has the same noise and batches. `names` lists the
+    parameters in the order of the optimizer. The result is in the order of the model.
     """
     parameters = [model.get_parameter(name).detach().clone() for name in names]
     with antiphase.torch.NoiseAdder(parameters, plan, directory, examples=examples, secret=SECRET) as noise:
@@ -113,12 +114,12 @@ def noise_of_first_step(directory, model, plan, names, examples=EXAMPLES):
 
 
 def in_order(found, model):
-    """One vector from tensors by name, in the order of the model's trained parameters."""
+    """Return the tensors in the dictionary `found` as one vector, in the order of the model's trained parameters."""
     return torch.cat([found[name].reshape(-1) for name, p in model.named_parameters() if p.requires_grad]).double()
 
 
 class Recorder:
-    """Keeps the gradient that each step of the inner optimizer is given."""
+    """Stores the gradient of each step of the inner optimizer."""
 
     def __init__(self, optimizer, model):
         names = {id(p): name for name, p in model.named_parameters()}

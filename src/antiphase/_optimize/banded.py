@@ -34,15 +34,20 @@ def optimize_banded(
 ) -> Solution:
     """Minimise the error over all banded strategy matrices C with columns of norm 1 and bands <= separation.
 
-    The separation is the smallest number of steps between two participations of one example. With at most this many
-    bands, the columns of C for the steps of one example are orthogonal, so the sensitivity is sqrt(k) for k
-    participations. With equal_norms=False, which needs fixed epochs of b steps, column norms may differ. Only the sum
-    of the squared column norms over steps i, i + b, i + 2b, ... must equal k for every i. A covariance recursion
-    computes the error, and the same recursion in reverse computes the gradient. Both take O(n bands^2) operations. The
-    search starts from the best Toeplitz strategy.
+    The separation is the smallest difference between two steps in which one example takes part. With at most this many
+    bands, the columns of C for the steps of one example are orthogonal. If the columns have norm 1, the sensitivity is
+    therefore sqrt(k) for k participations.
 
-    **Guarantee**: `lower_bound` holds for every C of the stated problem. The problem is convex in X = C^T C. The bound
-    is the smallest value of the tangent at the solution over all X with the prescribed diagonal.
+    With equal_norms=False, column norms may differ. Only the sum of the squared column norms over the steps i, i + b,
+    i + 2b, ... must equal k for every i, so the sensitivity is again sqrt(k). This option requires fixed epochs of b
+    steps.
+
+    A covariance recursion computes the error, and the same recursion in reverse computes the gradient. Both take
+    O(n bands^2) operations. The search starts from the best Toeplitz strategy, with columns scaled to norm 1.
+
+    **Guarantee**: `lower_bound` holds for every C of the problem stated above. The squared error is a convex function
+    of X = C^T C, so it is at least its tangent at the solution. The bound follows from this tangent (see
+    `_BandedProblem.lower_bound`).
 
     Args:
         steps: number of steps, n.
@@ -52,7 +57,7 @@ def optimize_banded(
         limits: when to stop early.
         bands: number of diagonals, at most the separation; by default the smallest of 32, the number of steps and the
             separation.
-        equal_norms: whether every column must have norm 1.
+        equal_norms: True if every column must have norm 1.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Problem 2 and App. B; McKenna 2024 (scaling), sect. 3.1.
     """
@@ -77,7 +82,8 @@ def _period(
 ) -> int:
     """Return the period b for which the sum of squared column norms over steps i, i + b, i + 2b, ... is fixed.
 
-    It is one epoch, or the number of steps if every column has norm 1.
+    The period is the number of steps per epoch. If every column has norm 1, it is the number of all steps, so that each
+    sum has one term.
     """
     if equal_norms or isinstance(participation.worst_case, SingleParticipation):
         return steps
@@ -106,9 +112,9 @@ def _start(
 class _BandedProblem:
     """Computes log(loss) from unnormalised columns of C, after scaling them to the required norms.
 
-    All columns of a residue class (steps that are equal modulo `period`) are scaled by the same factor. The error is
-    steep in the columns that affect many steps. To balance this, the variables of the search are columns / stretch,
-    with a factor `stretch` for each column.
+    A residue class consists of all steps that are equal modulo `period`. The columns of one class are scaled by the
+    same factor. The error changes fastest with the columns that affect many steps. To balance this, the variables of
+    the search are the entries of each column divided by a factor `stretch` for this column.
 
     Args:
         workload: the workload matrix, A.
@@ -147,12 +153,15 @@ class _BandedProblem:
     def lower_bound(self, columns: Array, power: float) -> float:
         """Return a lower bound on the loss of every C that the problem allows.
 
-        Let phi(X) = sum_i w_i var_i for X = C^T C, where var_i is the noise variance of step i for a given X. The
-        weights w are such that phi(X) is at most the squared error for every X. For `Curvatures`, phi is the squared
-        error itself. Let -H be the gradient of phi. Since phi is convex and homogeneous of degree -1, <H, X> = phi(X),
-        and phi(X') >= 2 phi(X) - <H, X'> for every X'. Further, |X'_ij| <= (X'_ii + X'_jj) / 2. So <H, X'> is at most
-        sum_i X'_ii h_i, where h_i is the sum of |H_ij| inside the band. With the best scale of X, this gives the bound
-        phi(X)^2 / (largest sum_i X'_ii h_i) on the squared error.
+        Let X = C^T C for the given columns, and let X' be the same matrix for another C that the problem allows. Let
+        phi(X) = sum_i w_i var_i, where var_i is the noise variance of step i. The weights w are chosen such that
+        phi(X') is at most the squared error of X' for every X'. For `Curvatures`, phi is the squared error itself.
+
+        Let -H be the gradient of phi at X. Since phi is homogeneous of degree -1, <H, X> = phi(X). Since phi is also
+        convex, phi(X') >= 2 phi(X) - <H, X'>. For positive semidefinite X', |X'_ij| <= (X'_ii + X'_jj) / 2. So <H, X'>
+        is at most sum_i X'_ii h_i, where h_i is the sum of |H_ij| over all j inside the band. The inequality holds for
+        every multiple of X as well. The best multiple gives the bound phi(X)^2 / (largest sum_i X'_ii h_i) on the
+        squared error of X'.
         """
         from antiphase._kernels import gram_gradient
 
@@ -161,7 +170,10 @@ class _BandedProblem:
         return phi * math.sqrt(self._count / self._largest_trace(np.abs(gram_gradient(columns, gradient))))
 
     def _largest_trace(self, H: Array) -> float:
-        """Return the largest sum_i X'_ii h_i over all X' that the problem allows, with h_i as in `lower_bound`."""
+        """Return the largest sum_i X'_ii h_i over all X' that the problem allows (see `lower_bound`).
+
+        `H` holds the absolute values of the entries inside the band: H[j, r] = |H_{j + r, j}|.
+        """
         rows = H.sum(axis=1)
         for r in range(1, H.shape[1]):
             rows[r:] += H[: len(H) - r, r]
@@ -192,7 +204,7 @@ class _BandedProblem:
         return self._stretch * np.sqrt(self._total / self._class_sums(squares))
 
     def _class_sums(self, values: Array) -> Array:
-        """Return, for every step, the sum of the values over the residue class of the step."""
+        """Return, for every step, the sum of `values` over the residue class that contains the step."""
         if self._period == len(values):
             return values
         residue, sums = np.arange(len(values)) % self._period, np.zeros(self._period)
@@ -201,10 +213,10 @@ class _BandedProblem:
 
 
 def _tolerance(objective: Objective, size: int) -> float:
-    """Return the tolerance: the search stops when log(loss) decreases by less than this per iteration.
+    """Return the decrease of log(loss) per iteration below which the search stops.
 
-    Larger problems get a larger tolerance. For `Curvatures`, the error is nearly flat in most directions: a smaller
-    tolerance would take ten times as long and lower the error by only 0.05 %.
+    For "rms", problems with more variables get a larger tolerance. For `Curvatures`, the error is nearly flat in most
+    directions. A smaller tolerance there would take ten times as long and lower the error by only 0.05 %.
     """
     if isinstance(objective, Curvatures):
         return 1e-6

@@ -1,7 +1,8 @@
 """Error of a banded strategy, and its gradient.
 
-The "max" error is not smooth. The search therefore uses a power mean of the variances of the steps, which tends to the
-largest variance as the exponent grows. `lower_bound` of `banded.py` uses the tangents computed here.
+The variance of a step is the variance of the noise in the model after this step. The "max" error is the root of the
+largest variance, which is not smooth. The search therefore uses a power mean of the variances, which tends to the
+largest variance as the exponent grows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def power_mean(variances: Array, power: float) -> tuple[float, Array]:
 
 
 class BandedError:
-    """Computes log(error) and its gradient for a banded strategy C, given by its columns, of shape (steps, bands).
+    """Computes log(error) and its gradient for a banded strategy C.
+
+    C is given by an array `columns` of shape (steps, bands), with columns[j, r] = C[j + r, j].
 
     Args:
         workload: the workload matrix, A.
@@ -55,14 +58,15 @@ class BandedError:
         return np.ascontiguousarray(self.covariance[:, 0])
 
     def reach(self) -> Array:
-        """Return the influence of each step j on the error: the squared norm of column j of A."""
+        """Return the squared norm of every column j of A, which measures how much step j influences the error."""
         return column_squares(self.inverse)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
         """Return phi(C) = sum_i w_i var_i, and write its gradient with respect to the columns into `gradient`.
 
-        Here var_i is the variance of step i. The weights w_i sum to 1 and are proportional to the derivatives of the
-        power mean. With these weights kept fixed, phi is at most the squared error for every C.
+        Here var_i is the variance of step i. The weights w_i are the derivatives of the power mean at `columns`, scaled
+        to sum to 1. If these weights are kept fixed and C varies, phi(C) is at most the largest variance for every C.
+        For power = 1, phi(C) is the mean variance. `lower_bound` in `banded.py` uses this function.
         """
         from antiphase._kernels import covariance_backward
 
@@ -73,7 +77,7 @@ class BandedError:
         return inner(weights, variances)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return log(error), where the error is a power mean. If it is finite, write its gradient into `gradient`."""
+        """Return log(error) for the root of the power mean. If it is finite, write its gradient into `gradient`."""
         from antiphase._kernels import covariance_backward
 
         variances = self.variances(columns)
@@ -85,7 +89,10 @@ class BandedError:
 
 
 def check_columns(steps: int, bands: int) -> None:
-    """Raise `NotEnoughMemory` if an array of columns exceeds 1 GB. The optimiser holds about fifteen such arrays."""
+    """Raise `NotEnoughMemory` if an array of shape (steps, bands) exceeds 1 GB.
+
+    The optimiser holds about fifteen such arrays.
+    """
     if steps * bands > 1 << 27:
         raise NotEnoughMemory(
             f"Optimising {steps} columns of {bands} bands each would not fit in memory.",
@@ -96,8 +103,8 @@ def check_columns(steps: int, bands: int) -> None:
 def column_squares(inverse: Array) -> Array:
     """Return the squared norm of every column of A, given the bands of A^-1.
 
-    A^T with the order of the steps reversed is lower triangular. The squared row norms of this matrix are the result in
-    reverse order, and the bands of its inverse are the bands of A^-1 in reverse order.
+    Let M be A^T with its rows and columns in reverse order. M is lower triangular. Its squared row norms are the result
+    in reverse order, and the bands of M^-1 are the bands of A^-1 in reverse order.
     """
     from antiphase._kernels import autoregressive_variances
 

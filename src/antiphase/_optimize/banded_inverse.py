@@ -1,4 +1,4 @@
-"""Optimise a strategy whose inverse is banded Toeplitz."""
+"""Optimise a strategy C whose inverse C^-1 is a banded Toeplitz matrix."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ def optimize_banded_inverse(
 ) -> Solution:
     """Minimise sensitivity x error over the strategies C whose inverse is banded Toeplitz.
 
-    The error depends on A C^-1, which is linear in the coefficients d of C^-1. The coefficients c of C are the power
-    series 1 / d(x). So one filter, run backwards in time, gives the gradient of the sensitivity. The first search uses
-    the sensitivity under the earliest pattern, in which an example takes part as early and as often as allowed. This is
-    the worst pattern if c is non-negative and non-increasing. If this sensitivity is not proved for the result, a
-    second search applies the earliest pattern to the smallest non-increasing sequence that is at least |c|. This gives
-    an upper bound on the sensitivity for any c. The starting point has a closed form. The returned strategy has the
-    smallest proved loss among the starting point and the results of both searches.
+    The error depends on A C^-1, which is linear in the coefficients d of C^-1. The coefficients c of C are those of the
+    power series 1 / d(x). So one filter, run backwards in time, gives the gradient of the sensitivity.
+
+    In the earliest participation pattern, an example takes part as early and as often as allowed. This is the worst
+    pattern if c is non-negative and non-increasing. The first search minimises the loss under this pattern. The loss of
+    its result, computed with a proved sensitivity, can be larger, because c is not constrained. In that case, there is
+    a second search. It applies the earliest pattern to the smallest non-increasing sequence that is at least |c|, which
+    gives an upper bound on the sensitivity for any c.
+
+    The starting point has a closed form. The returned strategy has the smallest proved loss among the starting point
+    and the results of both searches.
 
     Args:
         steps: number of steps, n.
@@ -68,7 +72,7 @@ def optimize_banded_inverse(
         proved = loss(strategy, workload, participation, objective)
         if proved < best:
             best, found = proved, strategy
-        if proved <= value * (1.0 + 1e-9) or not converged:  # the search minimised the proved loss, or was stopped
+        if proved <= value * (1.0 + 1e-9) or not converged:  # the search minimised the proved loss, or a limit ended it
             break
     return Solution(found, best, None, limits.count, limits.elapsed, converged)
 
@@ -78,7 +82,8 @@ def _search(
 ) -> tuple[Array, float, bool]:
     """Minimise the loss over the coefficients of C^-1, starting from `d`.
 
-    Returns the coefficients, scaled to d_0 = 1, the loss that the search computed, and whether the search converged.
+    If `bounded` is True, the loss uses the upper bound on the sensitivity; if False, the earliest pattern. Returns the
+    coefficients scaled to d_0 = 1, the loss that the search computed for them, and whether the search converged.
     """
     value, converged = math.inf, True
     for error in errors:
@@ -88,7 +93,10 @@ def _search(
 
 
 def _function(steps: int, allowed: ParticipationLimits, error: LogError, bounded: bool) -> ValueAndGradient:
-    """Return a function from the coefficients d of C^-1 to log(loss). The loss does not depend on the scale of d."""
+    """Return a function from the coefficients d of C^-1 to log(loss), with `bounded` as in `_search`.
+
+    The loss does not depend on the scale of d.
+    """
 
     def function(d: Array, gradient: Array) -> float:
         c = impulse_response(d, np.ones(1), steps)
@@ -123,7 +131,8 @@ def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
 def _errors(workload: Workload, objective: Objective, steps: int, bands: int) -> list[LogError]:
     """Return functions from the coefficients d of C^-1 to log(error), to be minimised in turn.
 
-    There is one function, or a sequence of functions that converges to the objective.
+    For "max" under a workload that is not Toeplitz, these are power means of the variances with increasing exponents.
+    Otherwise there is only one function.
     """
     inverse = workload.toeplitz_inverse
     if isinstance(objective, Curvatures):
@@ -172,7 +181,8 @@ def _shifted_products(rows: Array, bands: int) -> Array:
 def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) -> Array:
     """Return the matrix Q such that d^T Q d is the mean noise variance of the last `counted` steps for all d.
 
-    For long runs with a constant learning rate, Q is computed from truncated impulse responses.
+    For long runs under a Toeplitz workload, Q is computed from the impulse response of the workload. The impulse
+    response is truncated where it has become constant.
     """
     from antiphase._kernels import shifted_gram
 

@@ -28,7 +28,7 @@ from antiphase.strategies import BLT
 OWNER = "optimize('blt')"
 MAX_BUFFERS = 10
 MAX_PARTICIPATIONS = 10**7
-FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every starting point, and how many points continue
+FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # for `Curvatures`: after 5 iterations, only the best 3 searches continue
 MIN_BUFFER_GAIN = 0.005  # another buffer is added only if it lowers the loss by at least this fraction
 
 
@@ -44,12 +44,13 @@ def optimize_blt(
     """Minimise sensitivity x error over the decays and scales of a BLT strategy C with d buffers.
 
     The d decays of C and the d decays of C^-1 are kept interlaced (see `blt_decays.py`). Then the coefficients of C are
-    positive and non-increasing, so the worst participation pattern is the earliest one. The search starts from several
-    spacings of the decays and from the best BLT with one buffer fewer. Under a Toeplitz workload, loss and gradient
-    have closed forms, and the cost does not depend on the number of steps. Under other workloads, a covariance
-    recursion computes the error in O(n d^2).
+    positive and non-increasing. So the worst participation pattern is the earliest one, in which an example takes part
+    as early and as often as allowed. The search starts from several spacings of the decays and from the best BLT with
+    one buffer fewer. Under a Toeplitz workload, loss and gradient have closed forms, and the cost grows with log n
+    only. Under other workloads, a covariance recursion computes the error in O(n d^2).
 
-    **Guarantee**: `lower_bound`, computed for the prefix sum only, holds for every strategy, not only for BLTs.
+    **Guarantee**: `lower_bound` is computed only for the prefix sum with the objective "rms" or "max". It holds for
+    every strategy, not only for BLTs.
 
     Args:
         steps: number of steps, n.
@@ -57,8 +58,8 @@ def optimize_blt(
         workload: the workload matrix, A.
         objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
-        buffers: number of buffers, d, from 1 to 10; by default, buffers are added as long as each one lowers the loss
-            by half a percent. If a limit stops the search, the result may have fewer buffers.
+        buffers: number of buffers, d, from 1 to 10. By default, buffers are added as long as each one lowers the loss
+            by at least half a percent. If a limit stops the search, the result may have fewer buffers.
 
     Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024, sections 3.1 to 3.3.
 
@@ -81,7 +82,7 @@ def optimize_blt(
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)
-    # Under a constant learning rate the search minimised the exact loss, up to rounding.
+    # With "rms" or "max" under a Toeplitz workload, the search minimised the exact loss, up to rounding.
     closed = workload.toeplitz_inverse is not None and not isinstance(objective, Curvatures)
     value = math.exp(log_loss) if closed else loss(strategy, workload, participation, objective)
     is_bounded = isinstance(workload, PrefixSum) and not isinstance(objective, Curvatures)
@@ -158,10 +159,12 @@ class _Search:
 def closed_loss(
     steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
 ) -> tuple[ClosedLoss, bool]:
-    """Return a formula for log(loss) of a batch of BLTs, and whether the formula is exact for this problem.
+    """Return a formula for log(loss) of a batch of BLTs, and whether the search may rely on it.
 
-    There is no exact formula if the learning rate changes over the steps and the objective depends on the error of more
-    than one step. In that case, the function returns the formula for a constant learning rate.
+    The second result is False if the learning rate changes over the steps and the errors of all steps count. There is
+    no formula for this case, so the function returns the formula for prefix sums, which gives good starting points. For
+    a trajectory term (see `Curvatures`) under a learning-rate schedule, the second result is True, although the formula
+    evaluates the term at a few steps only.
 
     Args:
         steps: number of steps, n.
@@ -181,16 +184,17 @@ def closed_loss(
 
 
 def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:
-    """Return starting points, as logits of decays: evenly spaced over ranges, or `previous` with one pair inserted.
+    """Return starting points, each given by the logits of its 2 d decays (see `blt_decays.py`).
 
-    A largest decay of 1 is often optimal, but the loss is nearly flat close to 1, so some starting points have a
-    largest decay of 1.
+    In some points, the logits are evenly spaced over a range. In others, one pair is inserted into `previous`. A
+    largest decay of 1 is often optimal. The loss is nearly flat close to 1, so a search would approach 1 slowly.
+    Therefore some of the evenly spaced points have a largest decay of 1.
 
     Args:
         steps: number of steps, n.
         separation: smallest number of steps between two participations, b.
         buffers: number of buffers, d.
-        previous: the best logits with one buffer fewer, or an empty array.
+        previous: the logits of the best BLT with one buffer fewer, or an empty array.
     """
     tops, lows = (math.log(steps) + 1.0, math.log(separation)), (-1.5, 0.5)
     ranges = [(max(top, low + 1.0), low) for top in tops for low in lows]
@@ -207,7 +211,10 @@ def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array
 
 
 def blt_at(point: Array, steps: int) -> BLT:
-    """Return the BLT with these coordinates; raise `NotProved` unless its coefficients are >= 0 and non-increasing."""
+    """Return the BLT with the coordinates `point` (see `blt_decays.py`).
+
+    Raises `NotProved` if its coefficients are not all non-negative and non-increasing.
+    """
     found = decays(point[None])
     decay, scale = found.value[0, 0::2], np.exp(found.log_scale[0, 0::2])
     scale = scale / max(1.0, float(scale.sum()))  # correct rounding errors, so that c_1 <= c_0 = 1

@@ -1,15 +1,18 @@
-"""Unconstrained coordinates for BLTs with d buffers, whose 2 d decays are interlaced. Every point is a valid BLT.
+"""Unconstrained coordinates for BLTs (buffered linear Toeplitz strategies) with d buffers.
 
-The decays theta_j of the strategy C and hat_j ("theta hat") of C^-1 satisfy
+Every point in these coordinates is a valid BLT with interlaced decays: the decays theta_j of the strategy C and the
+decays hat_j ("theta hat") of C^-1 satisfy
 
     1 > theta_1 > hat_1 > theta_2 > hat_2 > ... > theta_d > hat_d,   C(x) = prod(1 - hat_j x) / prod(1 - theta_j x).
 
-Here C(x) is the power series of the coefficients of C. Therefore the scales of C are positive, and its coefficients are
-positive and decrease from the second on. The first 2 d - 1 decays are positive; they are given by a decreasing sequence
-of logits, log(decay / (1 - decay)). The last decay, hat_d, may be negative, as long as the second coefficient,
-c_1 = sum_j theta_j - sum_j hat_j, is at most c_0 = 1. This decay is given by hat_d = theta_d - W sigmoid(z), with a
-free coordinate z and W = 1 - (c_1 without the last pair of decays) > 0. All differences of decays, and all values
-1 - decay, are computed as sums of positive terms, so they are accurate even if the decays are close to 1.
+Here C(x) is the power series of the coefficients of C. It follows that the scales of C are positive, and that the
+coefficients of C are positive and decrease from the second one on. The first 2 d - 1 decays are positive. They are
+given by a decreasing sequence of logits, log(decay / (1 - decay)). The last decay, hat_d, may be negative, as long as
+the second coefficient, c_1 = sum_j theta_j - sum_j hat_j, is at most c_0 = 1. It is given by
+hat_d = theta_d - W sigmoid(z). Here z is a free coordinate, and W = 1 - sum_{j < d} (theta_j - hat_j) > 0.
+
+All differences of decays, and all values 1 - decay, are computed as sums of positive terms. So they are accurate even
+if the decays are close to 1.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Decays:
     by_point: Array
 
     def pull_back(self, by_value: Array, by_log_scale: Array) -> Array:
-        """Return the gradient with respect to the coordinates, given the gradients for decays and log scales."""
+        """Return the gradient with respect to the coordinates, given those with respect to decays and log scales."""
         total = by_value + np.einsum("si,sij->sj", by_log_scale, self.by_value)
         return np.einsum("si,sij->sj", total, self.by_point)
 
@@ -53,7 +56,8 @@ class Decays:
 def decays(points: Array) -> Decays:
     """Return the decays at a batch of points, of shape (batch, 2 d).
 
-    The coordinates of a point are the first logit, the logarithms of the gaps between neighbouring logits, and z.
+    The coordinates of a point are the first logit, the logarithms of the 2 d - 2 gaps between neighbouring logits, and
+    z (see the top of this module).
     """
     logits, size = _logits(points), points.shape[1]
     value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
@@ -77,8 +81,9 @@ def _logits(points: Array) -> Array:
 def _scales(gaps: Array) -> tuple[Array, Array]:
     """Return the logarithms of the scales and their derivatives, given the differences of neighbouring decays.
 
-    Let t_i be the decays of both kinds (theta and hat). |scale_i| is the product of |t_i - t_k| over all t_k of the
-    opposite kind, divided by the product of |t_i - t_k| over all other t_k of the same kind.
+    Let t_i be all decays of both kinds, theta and hat. Then |scale_i| is a quotient. The numerator is the product of
+    |t_i - t_k| over all t_k of the opposite kind. The denominator is the same product over all other t_k of the same
+    kind.
 
     Reference: Dvijotham et al. 2024, Lemma 5.2.
     """
@@ -121,14 +126,17 @@ def to_points(logits: Array) -> Array:
 
 
 def to_logits(points: Array) -> Array:
-    """Return the 2 d decreasing logits of the decays at a batch of points. A negative last decay is made positive."""
+    """Return the 2 d decreasing logits of the decays at a batch of points.
+
+    The last decay is raised if it is less than 0.3 times the decay before it. So it is positive and has a logit.
+    """
     logits, value = _logits(points), decays(points).value
     last = np.maximum(value[:, -1:], 0.3 * value[:, -2:-1])
     return np.concatenate([logits, np.log(last) - np.log1p(-last)], axis=1)
 
 
 def clipped(points: Array) -> Array:
-    """Return the points with coordinates clipped to a range in which all gaps between decays are positive."""
+    """Return the points with all coordinates clipped to a range in which neighbouring decays differ numerically."""
     out = np.clip(points, MIN_LOG_GAP, MAX_LOG_GAP)
     out[:, 0] = np.minimum(points[:, 0], MAX_LOGIT)
     out[:, -1] = np.clip(points[:, -1], -MAX_LOGIT, MAX_LOGIT)

@@ -2,7 +2,8 @@
 
 For the prefix sum, the squared error has a closed form. For other Toeplitz workloads, it takes O(log n) operations. For
 the last iterate under `Curvatures`, it is computed from the last rows of the workloads. `blt_decays` defines the decays
-theta_j and hat_j of a BLT. A is the workload matrix, and C is the strategy matrix of the BLT.
+theta_j and hat_j of a BLT, and its coordinates. All gradients are with respect to these coordinates. A is the workload
+matrix, and C is the strategy matrix of the BLT.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class PrefixSumSquaredError:
     """Squared error for prefix sums: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
     Here w is the first column of A C^-1. Its entries are w_i = w_inf + sum_j r_j hat_j^i with positive constants w_inf
-    and r_j, so all sums are geometric and no terms cancel.
+    and r_j. So the squared error is a sum of geometric sums, all of which are positive, and no digits cancel.
 
     Args:
         steps: number of steps, n.
@@ -52,9 +53,9 @@ class PrefixSumSquaredError:
         return 0.5 * by_log_r.sum(axis=1), found.pull_back(by_value, by_log_scale)
 
     def _weights(self, ratio: Array, rate: Array) -> tuple[Array, Array]:
-        """Return sum_i weight_i ratio^i and its derivative in the ratio.
+        """Return sum_i weight_i ratio^i and its derivative with respect to the ratio.
 
-        The weights are 1 for "max" and 1 - i / n for "rms".
+        The weights are 1 for "max" and 1 - i / n for "rms". `rate` is -log|ratio|.
         """
         plain, slope, second = self._sums(ratio, rate)
         if self._objective == "max":
@@ -65,9 +66,10 @@ class PrefixSumSquaredError:
 class ToeplitzSquaredError:
     """Squared error under a Toeplitz workload: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    Here w is the first column of A C^-1. Its entry w_i is one entry of F^i x. The matrix F advances the buffers of C^-1
-    and the last outputs of A by one step, and x is the state after the first step. Let P_m be the sum of
-    F^i x (F^i x)^T over i < m, and Q_m the same sum with weights i. Doubling the number of terms gives
+    Here w is the first column of A C^-1. The state of the computation of w consists of the buffers of C^-1 and the last
+    outputs of A. The vector x is the state after the first step, and the matrix F advances the state by one step. Then
+    w_i is one entry of F^i x. Let P_m be the sum of F^i x (F^i x)^T over i < m, and Q_m the sum of
+    i F^i x (F^i x)^T. Doubling the number of terms gives
 
         P_2m = P_m + F^m P_m F^mT,        Q_2m = Q_m + F^m (Q_m + m P_m) F^mT,
 
@@ -109,9 +111,9 @@ class ToeplitzSquaredError:
         return F, x
 
     def _sums(self, F: Array, x: Array, entry: int) -> tuple[Array, Array]:
-        """Return sum_i weight_i v_i^2, where v_i is one entry of F^i x, and its derivative with respect to F.
+        """Return sum_i weight_i v_i^2 and its derivative with respect to F.
 
-        The weights are 1 for "max" and 1 - i / n for "rms". `entry` is the index of the entry.
+        Here v_i is the entry of F^i x with index `entry`. The weights are 1 for "max" and 1 - i / n for "rms".
         """
         M, P, Q, m = F, np.broadcast_to(np.outer(x, x), F.shape), np.zeros_like(F), 1
         tape = []
@@ -148,15 +150,15 @@ class ToeplitzSquaredError:
 
 
 class LastIterateSquaredError:
-    """Squared error J of the last iterate under `Curvatures`: J = sum_i |C^-T a_i|^2 for the last rows a_i.
+    """Squared error J of the last iterate under `Curvatures`: J = sum_i |C^-T a_i|^2.
 
-    Row a_i is the last row of sqrt(p_i) A_i, where p_i and A_i are the weight and the workload of curvature i. C^-T is
-    C^-1 applied backwards in time, from the last step to the first. Only the last few entries of a_i are nonzero. At
-    all earlier steps, the buffers only decay, so this part of the sum is geometric and its cost does not depend on the
-    number of steps.
+    Here a_i is the last row of sqrt(p_i) A_i, where p_i and A_i are the weight and the workload of curvature i.
+    Multiplying by C^-T applies C^-1 backwards in time, from the last step to the first. The rows a_i are zero (or
+    negligible) except in a number of steps at the end, called the remembered steps. At all earlier steps, the buffers
+    of C^-1 only decay. So the sum over these steps is geometric, and its cost does not depend on their number.
 
     Args:
-        rows: the rows a_i without leading zeros, of shape (remembered steps, curvatures).
+        rows: the rows a_i, restricted to the remembered steps, of shape (remembered steps, curvatures).
         steps: number of steps, n.
     """
 
@@ -182,9 +184,10 @@ class LastIterateSquaredError:
         return value + rest, found.pull_back(by_value, by_log_scale)
 
     def _decaying(self, decay: Array, rate: Array, scale: Array, B: Array, D: Array) -> tuple[Array, Array, Array]:
-        """Return the sum over the remaining steps t of (sum_j scale_j decay_j^t B_j)^2, and its derivatives.
+        """Return the sum over t of (sum_j scale_j decay_j^t B_j)^2, and its derivatives for the decays and scales.
 
-        B_j is the value of buffer j at the start, for every curvature, and D_j its derivative with respect to decay_j.
+        The steps t = 0, 1, ... are those before the remembered steps, counted backwards. B_j is the value of buffer j
+        at t = 0, for every curvature. D_j is the derivative of B_j with respect to decay_j.
         """
         plain, slope, _ = self._rest(decay[:, :, None] * decay[:, None, :], rate[:, :, None] + rate[:, None, :])
         gram, mixed = B @ B.swapaxes(1, 2), D @ B.swapaxes(1, 2)
@@ -194,14 +197,14 @@ class LastIterateSquaredError:
 
 
 class MeanSquaredError:
-    """Squared error J over several steps under `Curvatures`, for a constant learning rate.
+    """Squared error J under `Curvatures` for Toeplitz workloads: the mean over the last m steps.
 
-    If W_n is the sum of the noise variances of the first n steps, the mean variance of the last m steps is
+    Let W_t be the sum of the noise variances of the first t steps. Then the mean variance of the last m of n steps is
     (W_n - W_{n-m}) / m.
 
     Args:
         inverses: the first columns of A_i^-1, where A_i is the workload for curvature i.
-        shares: the weights p_i of the curvatures.
+        shares: the weights p_i of the curvatures, which sum to 1.
         steps: number of steps, n.
         counted: number of steps at the end whose error counts, m.
     """
@@ -224,6 +227,7 @@ class MeanSquaredError:
         return value, gradient
 
 
+# decays of a batch of BLTs -> squared errors, and their gradients with respect to the coordinates
 SquaredErrorFormula = Callable[[Decays], tuple[Array, Array]]
 
 
@@ -232,14 +236,14 @@ def curvatures_formula(
 ) -> SquaredErrorFormula | None:
     """Return a function from the decays of a BLT to the squared error J of `Curvatures`.
 
-    Returns None if the learning rate changes over the steps and the objective depends on the error of more than one
-    step, because there is no formula for this case.
+    Returns None if the learning rate changes over the steps and the errors of all steps count. There is no formula for
+    this case.
 
     Args:
         workload: the workload matrix for curvature 0.
         objective: the curvatures, and the steps whose error counts.
-        run: number of steps of the workload.
-        steps: number of steps at the end of the run that C covers; by default all of them.
+        run: number of steps of the whole run.
+        steps: number of steps at the end of the run that C covers; by default the whole run.
     """
     n = run if steps is None else steps
     if objective.way is not None:
@@ -255,9 +259,10 @@ def curvatures_formula(
 
 
 def _with_trajectory(workload: Workload, objective: Curvatures, run: int, steps: int) -> SquaredErrorFormula | None:
-    """Return the squared error at the end plus the weighted trajectory term (see `Curvatures`).
+    """Return a formula for an objective with a trajectory term, the second term of `Curvatures`.
 
-    Under a learning-rate schedule, the trajectory term is averaged over a few steps only.
+    The formula is the squared error without this term, plus the weighted term. The term is the mean noise variance over
+    all steps in a direction of curvature 0. Under a learning-rate schedule, it is the mean over a few steps only.
     """
     at_end = curvatures_formula(workload, objective.destination, run, steps)
     if at_end is None:
@@ -281,7 +286,7 @@ def squared_error_formula(
 ) -> PrefixSumSquaredError | ToeplitzSquaredError:
     """Return a formula for the squared error under a Toeplitz workload, given the first column of A^-1.
 
-    If A is a multiple of the prefix sum, the result is the closed form for the prefix sum itself, without the factor.
+    If A is a multiple of the prefix sum, the result is the closed form for the prefix sum itself. It omits the factor.
     """
     if len(inverse) == 2 and inverse.sum() == 0.0:
         return PrefixSumSquaredError(steps, objective)
@@ -296,10 +301,10 @@ def _congruence(M: Array, S: Array) -> Array:
 class GeometricSums:
     """Computes geometric sums and their derivatives, to full accuracy for every ratio from -1 to 1.
 
-    For a ratio x, the sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count, so that
-    sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to sums with a lower power of i. If x is so close to 1
-    that this would lose digits, the sums are computed from their series in -log x, whose coefficients are sums of
-    powers of integers.
+    For a ratio x, the sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count. Hence
+    sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to sums with a lower power of i. If x is very close to 1,
+    this would lose digits. The sums are then computed from their power series in -log x. The coefficients of these
+    series contain sums of powers of integers.
 
     Args:
         count: number of terms.
@@ -339,7 +344,7 @@ class GeometricSums:
 
 
 def _power_sums(count: int, largest: int) -> list[int]:
-    """Return the sum over 0 <= i < count of i^q for q = 0, ..., largest, exactly, by Pascal's identity."""
+    """Return the exact sums of i^q over 0 <= i < count for q = 0, ..., largest, by Pascal's identity."""
     sums: list[int] = []
     for q in range(largest + 1):
         lower = sum(math.comb(q + 1, j) * sums[j] for j in range(q))

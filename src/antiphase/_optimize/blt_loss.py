@@ -1,4 +1,4 @@
-"""Loss of a BLT, and its gradient. It has a closed form for Toeplitz workloads, and a recursion for all workloads."""
+"""Loss of a BLT, and its gradient: in closed form for Toeplitz workloads, and by a recursion for all workloads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from antiphase._optimize.participation_limits import ParticipationLimits
 from antiphase._workload import Workload
 
 # (rates, scales), each of shape (batch, d) -> squared sensitivities of shape (batch,), and their derivatives with
-# respect to rates and scales
+# respect to rates and scales; a rate is -log of a decay
 SquareFormula = Callable[[Array, Array], tuple[Array, Array, Array]]
 
 
 class BLTSquaredSensitivity:
     """Squared sensitivity under the earliest pattern: |C u|^2, where u is 1 at steps 0, b, ..., (k - 1) b, otherwise 0.
 
-    C is the strategy matrix of the BLT. Block m consists of the steps between participation m and the next one. Within
-    the block, C u is a sum of d geometric sequences. The sequence of buffer j, with decay theta_j, starts with
-    scale_j A_mj, where A_mj = 1 + q + ... + q^m and q = theta_j^b. At participation m itself, the entry of C u is
-    1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
+    C is the strategy matrix of the BLT. Block m consists of the b - 1 steps after participation m and before the next
+    one. Within block m, C u is a sum of d geometric sequences, one for each buffer. The sequence of buffer j has the
+    ratio theta_j. It starts with scale_j A_mj, where A_mj = 1 + q + ... + q^m and q = theta_j^b. At the step of
+    participation m > 0 itself, the entry of C u is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
 
     Args:
         steps: number of steps, n.
@@ -113,7 +113,7 @@ class ClosedLoss:
         self._max_entries = max(1, (1 << 22) // allowed.count)  # limits points x coordinates x participations
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
-        """Return values and gradients, evaluating as many points at a time as fit in memory."""
+        """Return the values and gradients at all points. They are evaluated in batches that fit in memory."""
         size = max(1, self._max_entries // points.shape[1])
         parts = [self._evaluate(points[i : i + size]) for i in range(0, len(points), size)]
         return np.concatenate([v for v, _ in parts]), np.concatenate([g for _, g in parts])
@@ -133,9 +133,9 @@ class StepwiseLoss:
         steps: number of steps, n.
         square: formula for the squared sensitivity.
         workload: the workload matrix, A.
-        power: exponent of the power mean of the variances; 1 for "rms" and for several curvatures.
-        objective: `Curvatures` over all steps or at the last step, without a trajectory term; each curvature takes one
-            recursion. If None, the workload itself determines the error.
+        power: exponent of the power mean of the variances, if `objective` is None; 1 for "rms".
+        objective: `Curvatures` over all steps or at the last step. Each curvature takes one recursion. A trajectory
+            term is ignored. If None, the error is the power mean of the variances under `workload`.
     """
 
     def __init__(
@@ -173,7 +173,10 @@ class StepwiseLoss:
         return float(error + 0.5 * np.log(square[0]))
 
     def _mixed(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
-        """Return log sqrt(J) for the squared error J of `Curvatures`, and its derivatives for the decays and scales."""
+        """Return log sqrt(J) for the squared error J of `Curvatures`, and its derivatives for decays and scales.
+
+        `decay` and `scale` are the decays and the negated scales of C^-1.
+        """
         from antiphase._kernels import weighted_variances
 
         total, slopes = 0.0, np.zeros(2 * len(decay))
@@ -186,7 +189,7 @@ class StepwiseLoss:
         return 0.5 * float(np.log(total)), 0.5 * slopes / total
 
     def _power_mean(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
-        """Return the logarithm of the root of the power mean of the variances, and its derivatives."""
+        """Return the logarithm of the root of the power mean of the variances, and its derivatives as in `_mixed`."""
         from antiphase._kernels import weighted_variances
 
         equal = np.ones(len(self._inverse) if self._power == 1.0 else 0)  # for "rms" the weights are known in advance

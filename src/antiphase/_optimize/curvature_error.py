@@ -1,18 +1,21 @@
 """Squared error J of the objective `Curvatures`, with its gradient, for Toeplitz and banded strategies.
 
-Each curvature i has a workload A_i and a weight p_i. The error of the last iterate under a strategy C depends only on
-a_i, the last row of sqrt(p_i) A_i:
+`Curvatures` averages the noise over directions in parameter space. Direction i has a curvature h_i, which determines
+how fast SGD damps old noise in this direction, and a weight p_i. Let A_i be the workload matrix for curvature h_i
+(`Workload.with_curvature`). The argument `workload` is always the workload for curvature 0.
+
+If only the last iterate counts, J depends only on the rows a_i, where a_i is the last row of sqrt(p_i) A_i. (If the
+model is the mean of the last iterates, a_i is the mean of the last rows instead.) For a strategy C,
 
     J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i.
 
-Two solves with C give the value and the whole gradient. If the error of all steps counts, J is a weighted sum over the
-curvatures. The term of a curvature is the mean noise variance over the steps, and for a banded C a covariance recursion
-computes it.
+So one linear solve with C^T and one with C give the value and the whole gradient. If all steps count, J is the sum of
+p_i times the mean noise variance under A_i. For a banded C, a covariance recursion computes this variance.
 
-The trajectory term is the mean variance over all steps in a direction of curvature 0. It has a closed form if the
-learning rate is constant. Under a learning-rate schedule, the searches over Toeplitz and BLT strategies average over a
-few evenly spaced steps instead. They treat the rows of the workload at these steps in the same way as the last rows
-a_i.
+`Curvatures` can have a second term, the trajectory term. It is the mean noise variance over all steps in a direction of
+curvature 0, times a weight. It has a closed form if the learning rate is constant. Under a learning-rate schedule, the
+searches over Toeplitz and BLT strategies use the mean over a few evenly spaced steps instead. The rows of the workload
+at these steps then take the place of the last rows a_i.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ from antiphase._optimize.banded_error import BandedError, check_columns, column_
 from antiphase._optimize.toeplitz_error import series_inverse, series_is_faster, squared_error
 from antiphase._workload import Workload
 
-MAX_SOLVED_STEPS = 1 << 16  # above this, and with a constant learning rate, truncated impulse responses are faster
-FORGOTTEN = 1e-16  # entries below this fraction of the largest entry of a row count as zero
-SAMPLED_STEPS = 8  # number of steps over which a search averages the trajectory term
-DIED_OUT = 1e-13  # early steps with entries of C^-T a_i below this fraction of the largest entry are left out
+MAX_SOLVED_STEPS = 1 << 16  # for more steps and a Toeplitz workload, truncated impulse responses are faster
+FORGOTTEN = 1e-16  # entries of a_i below this fraction of its largest entry are negligible
+SAMPLED_STEPS = 8  # number of steps at which a search evaluates the trajectory term under a learning-rate schedule
+DIED_OUT = 1e-13  # entries of C^-T a_i below this fraction of the largest entry are negligible
 
 SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C -> squared error, and its gradient
 
@@ -41,9 +44,8 @@ SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C 
 def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int) -> SquareAndGradient | None:
     """Return a function from the coefficients of a Toeplitz C to the squared error and its gradient.
 
-    Returns None if the squared error needs a covariance recursion. This is the case for "rms" and "max" under a
-    workload that is not Toeplitz. It is also the case for `Curvatures` if the learning rate changes over the steps and
-    the objective depends on the error of more than one step.
+    Returns None if the squared error needs a covariance recursion. This is the case if the workload is not Toeplitz and
+    the errors of all steps count: for "rms", for "max", and for `Curvatures` with steps="all".
     """
     if isinstance(objective, Curvatures):
         return _curvatures_error(workload, objective, steps)
@@ -77,7 +79,7 @@ def _curvatures_error(workload: Workload, objective: Curvatures, steps: int) -> 
 
 
 def _with_trajectory(workload: Workload, objective: Curvatures, steps: int) -> SquareAndGradient | None:
-    """Return the squared error at the end plus the weighted trajectory term (see `Curvatures`)."""
+    """Return the squared error without the trajectory term, plus the weighted trajectory term."""
     at_end = _curvatures_error(workload, objective.destination, steps)
     if at_end is None:
         return None
@@ -98,10 +100,10 @@ def _mean_over_steps(inverse: Array, steps: int, c: Array) -> tuple[float, Array
 
 
 def sampled_rows(workload: Workload, run: int, steps: int) -> Array:
-    """Return evenly spaced rows of the workload over the last `steps` steps of a run, times 1 / sqrt(number of rows).
+    """Return rows of the workload at evenly spaced steps among the last `steps` steps of a run of `run` steps.
 
-    The rows are the columns of the result R, of shape (steps, rows). The sum of the squared entries of R^T C^-1 is the
-    mean noise variance at these steps.
+    The rows are scaled by 1 / sqrt(number of rows). They are the columns of the result R, of shape (steps, rows). For a
+    strategy C, the sum of the squared entries of R^T C^-1 is the mean noise variance at the chosen steps.
     """
     from antiphase._kernels import last_row
 
@@ -117,11 +119,12 @@ def sampled_rows(workload: Workload, run: int, steps: int) -> Array:
 class RowsToeplitzError:
     """J = sum_i |C^-T a_i|^2 as a function of the coefficients of a Toeplitz C, for given rows a_i.
 
-    In directions with positive curvature, SGD damps early noise. So early steps are left out if all a_i are negligible
-    there and y_i = C^-T a_i has decayed.
+    In directions with positive curvature, SGD damps early noise. So early steps are left out if the entries of all a_i
+    and of all y_i = C^-T a_i are negligible there.
 
     Args:
-        rows: the rows a_i, of shape (remembered steps, rows); the last entry belongs to the last step.
+        rows: the rows a_i as the columns of an array. The steps before the first row of the array have entries 0, and
+            the last row of the array belongs to the last step.
         steps: number of steps, n.
     """
 
@@ -145,8 +148,8 @@ class RowsToeplitzError:
 def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Array:
     """Return the last rows a_i of sqrt(p_i) A_i, without the first entries if these are negligible for all i.
 
-    The rows a_i are the columns of the result, of shape (remembered steps, curvatures). The last entry of each belongs
-    to the last step.
+    The result has shape (remembered steps, curvatures), and its columns are the rows a_i. The remembered steps are the
+    steps at the end of the run for which some entry is not negligible.
     """
     from antiphase._kernels import last_row
 
@@ -195,7 +198,10 @@ def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
 
 
 def _solved_by_series(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
-    """Return the same as `_solved`, computed by FFTs. C^-T is the power series 1 / c(x) applied backwards in time."""
+    """Return the same as `_solved`, computed by FFTs.
+
+    Multiplying by C^-T means convolving with the power series 1 / c(x), backwards in time.
+    """
     from scipy.fft import irfft, next_fast_len, rfft
 
     n = len(rows)
@@ -217,7 +223,7 @@ class LastIterateBandedError:
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures; only the error of the last iterate, or of the averaged model, counts.
+        objective: the curvatures. Its `steps` must not be "all", and it must have no trajectory term.
         steps: number of steps, n.
     """
 
@@ -225,11 +231,11 @@ class LastIterateBandedError:
         self.rows = objective.last_rows(workload, steps)
 
     def reach(self) -> Array:
-        """Return the influence of each step on the error: the sum of the squared entries of all a_i for this step."""
+        """Return the sum of the squared entries of all a_i for every step, its influence on the error."""
         return np.einsum("ti,ti->t", self.rows, self.rows)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return J and, if it is finite, write its gradient into `gradient`."""
+        """Return J and, if it is finite, write its gradient into `gradient`. `power` is not used."""
         from antiphase._kernels import outer_bands, solve_columns, solve_transposed
 
         y = solve_transposed(columns, self.rows)
@@ -244,11 +250,11 @@ class LastIterateBandedError:
 
 
 class MeanBandedError:
-    """Computes log(error) over several steps for a banded C, with the interface of `BandedError`.
+    """Computes log(error) over all steps for a banded C, with the interface of `BandedError`.
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, and the steps whose error counts.
+        objective: the curvatures. Its `steps` must be "all", and it must have no trajectory term.
         steps: number of steps, n.
         bands: number of bands of C.
     """
@@ -261,7 +267,7 @@ class MeanBandedError:
         self._part = np.empty((steps, bands))
 
     def reach(self) -> Array:
-        """Return the influence of each step j on the error: the sum over i of p_i |A_i e_j|^2 (column j of A_i)."""
+        """Return the sum over i of p_i times the squared norm of column j of A_i, the influence of each step j."""
         pairs = zip(self._shares, self._inverses, strict=True)
         return np.sum([share * column_squares(inverse) for share, inverse in pairs], axis=0)
 
@@ -287,7 +293,7 @@ class MeanBandedError:
 
 
 def _logarithm(square: float, gradient: Array) -> float:
-    """Return log sqrt(square), and convert `gradient`, the gradient of the square, to the gradient of this result."""
+    """Return log sqrt(square), and convert `gradient` in place from the gradient of `square` to that of the result."""
     if not math.isfinite(square):
         return math.inf
     gradient *= 0.5 / square
@@ -298,8 +304,8 @@ class SumBandedError:
     """Computes log(error) for a weighted sum of squared errors, with the interface of `BandedError`.
 
     Args:
-        parts: pairs of a weight and an object with the interface of `BandedError`; the weight multiplies its squared
-            error.
+        parts: pairs of a weight and an object with the interface of `BandedError`. The weight multiplies the squared
+            error that the object computes.
         steps: number of steps, n.
         bands: number of bands of C.
     """
@@ -333,7 +339,7 @@ LogBandedError = BandedError | LastIterateBandedError | MeanBandedError | SumBan
 
 
 def banded_error(workload: Workload, objective: Objective, steps: int, bands: int) -> LogBandedError:
-    """Return an object that computes log(error) of a banded C, given its columns, under an objective."""
+    """Return an object with the interface of `BandedError` that computes log(error) under any objective."""
     if not isinstance(objective, Curvatures):
         return BandedError(workload, steps, bands)
     check_columns(steps, bands)

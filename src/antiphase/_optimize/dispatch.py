@@ -52,11 +52,12 @@ def optimize(
     """Find the strategy in a family with the smallest loss (sensitivity x error).
 
     With a budget, the loss is noise_std x error instead. Here noise_std is the standard deviation of the noise that the
-    budget requires under balls-in-bins sampling. Sampling amplifies privacy, which favours strategies that cancel less
-    noise. The search starts from the best strategy without amplification, so the result is at least as good.
+    budget requires under balls-in-bins sampling. Such sampling amplifies privacy, and under amplification the best
+    strategies correlate the noise less. The search starts from strategies that were optimised without amplification,
+    and returns the best strategy that it has found, including these.
 
-    The same arguments give the same result on every run. If a limit stops the search, the best strategy so far is
-    returned with `converged=False`.
+    The same arguments give the same result on every run, unless the time limit stops the search. If a limit stops the
+    search, the best strategy so far is returned with `converged=False`.
 
     Args:
         family: "banded", "banded-inverse", "blt", "dense" or "toeplitz".
@@ -64,13 +65,16 @@ def optimize(
         participation: the steps in which an example can take part. Unless a budget is given, a random participation is
             replaced by its worst case.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, a `Curvatures` object, or "training". Under a
-            learning-rate schedule, the search for Toeplitz and BLT strategies evaluates the trajectory term (see
-            `Curvatures`) at a few steps only; the reported loss uses all steps.
+        objective: determines the error: "rms" or "max" takes the root mean square or the maximum over the steps. A
+            `Curvatures` object measures the noise that remains in the trained model. "training" is a `Curvatures`
+            object with standard values. `Curvatures` can have a second term, weighted by its argument `trajectory`:
+            the noise over all steps. For Toeplitz and BLT strategies under a learning-rate schedule, the search
+            evaluates this term at a few steps only. The returned loss uses all steps.
         time_limit: time limit in seconds, or None for no limit.
         max_iterations: largest number of iterations, or None for no limit.
-        progress: called as progress(iteration, loss) after every iteration.
-        budget: the privacy budget, (epsilon, delta), for `BallsInBins` and the families "banded", "blt" and "toeplitz".
+        progress: called as progress(iteration, loss) after every iteration, with the loss that the search has reached.
+        budget: the privacy budget, (epsilon, delta), or None. A budget requires the participation `BallsInBins` and one
+            of the families "banded", "blt" and "toeplitz".
         options: options of the family, such as `bands`.
 
     >>> from antiphase import SingleParticipation
@@ -104,7 +108,10 @@ def optimize(
 
 
 def _amplified_optimizer(family: str, participation: Participation, budget: Any) -> Optimizer:
-    """Return the optimiser of a family under amplification. Raises `InvalidArgument` if there is none."""
+    """Return the optimiser of a family under amplification.
+
+    Raises `InvalidArgument` if the family has no such optimiser, or if the participation or the budget is not suitable.
+    """
     owner = "optimize"
     if not isinstance(budget, Budget):
         raise _check.invalid(owner, "budget", "a Budget", budget, "use Budget(epsilon=8.0, delta=1e-6)")

@@ -1,8 +1,8 @@
 """L-BFGS in preallocated arrays, for functions that are infinite outside their domain.
 
-At some trial points, the inverse C^-1 of the strategy matrix grows without bound over the steps. The function is
-infinite there, and the line search backtracks. A vector can take hundreds of megabytes, so all work is done in
-preallocated arrays.
+The functions to minimise are losses of strategy matrices C. At some trial points, the entries of C^-1 grow without
+bound over the steps. The function is infinite there, and the line search tries a shorter step. A vector can take
+hundreds of megabytes, so all work is done in preallocated arrays.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from antiphase._optimize.solution import SearchLimits
 
 ValueAndGradient = Callable[[Array, Array], float]  # f(x, gradient) fills the gradient and returns the value
 
-MAX_PAIRS = 10
-MAX_PAIR_BYTES = 1 << 30
+MAX_PAIRS = 10  # largest number of stored pairs (see `_CurvaturePairs`)
+MAX_PAIR_BYTES = 1 << 30  # largest memory for all pairs; at least 3 pairs are stored
 FIRST_STEP = 0.01  # norm of the first step relative to the norm of the starting point
 SUFFICIENT_DECREASE = 1e-4  # the Armijo constant
 PATIENCE = 5  # iterations over which the decrease is averaged
@@ -44,13 +44,14 @@ class LBFGSResult:
 def lbfgs_minimize(
     function: ValueAndGradient, start: Array, limits: SearchLimits, tolerance: float = 1e-11
 ) -> LBFGSResult:
-    """Minimise `function` from `start`, and report every iteration to `limits`. The function returns log(loss).
+    """Minimise log(loss), given by `function`, from `start`.
 
     Args:
-        function: function of (point, gradient) that returns the value at the point and writes into `gradient`.
+        function: function of (point, gradient) that returns log(loss) at the point and writes its gradient into
+            `gradient`.
         start: starting point, a flat array.
-        limits: when to stop early.
-        tolerance: stop when the value decreases by at most this per iteration, on average over the last few iterations.
+        limits: when to stop early. After every iteration, `limits` is given the loss.
+        tolerance: stop when log(loss) decreases by at most this per iteration, averaged over the last few iterations.
 
     Reference: Liu and Nocedal 1989.
     """
@@ -94,7 +95,7 @@ def _line_search(
     x_new: Array,
     g_new: Array,
 ) -> float | None:
-    """Backtrack until the value has decreased enough. Returns the new value, or None if no step decreases it."""
+    """Shorten the step until the value decreases enough. Returns the new value, or None if none of 30 steps does."""
     for _ in range(30):
         np.multiply(direction, step, out=x_new)
         x_new += x
@@ -114,7 +115,11 @@ def _value(function: ValueAndGradient, x: Array, gradient: Array) -> float:
 
 
 class _CurvaturePairs:
-    """The last few differences of points (s) and of gradients (y), which approximate the inverse Hessian."""
+    """Pairs of differences from the last few iterations, which give an approximation of the inverse Hessian.
+
+    In each pair, s is the difference of two successive points, and y is the difference of their gradients. The inner
+    product of s and y is the curvature along s.
+    """
 
     def __init__(self, size: int) -> None:
         self._capacity = int(min(MAX_PAIRS, max(3, MAX_PAIR_BYTES // (16 * size))))
@@ -125,7 +130,7 @@ class _CurvaturePairs:
         self._next = 0
 
     def add(self, x: Array, x_new: Array, g: Array, g_new: Array) -> None:
-        """Replace the oldest pair by a new pair, if the curvature along the new pair is positive."""
+        """Compute a new pair and store it if its curvature is positive. If there is no room, it replaces the oldest."""
         s, y = self._s[self._next], self._y[self._next]
         np.subtract(x_new, x, out=s)
         np.subtract(g_new, g, out=y)

@@ -1,7 +1,7 @@
 """Vector and matrix operations that avoid waiting for BLAS threads.
 
-BLAS and LAPACK split even small operations across threads. When other processes use the cores, these threads wait for
-each other, and the wait can be a hundred times longer than the operation.
+BLAS and LAPACK split even small operations across threads. If other processes keep the processor busy, these threads
+wait for each other, and the wait can be a hundred times longer than the operation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def norm(a: Array) -> float:
 
 
 def add_scaled(out: Array, factor: float, a: Array) -> None:
-    """Compute out += factor * a in place. Works in blocks, which avoids a temporary array of the full size."""
+    """Compute out += factor * a in place, in blocks. This avoids a temporary array of the length of `a`."""
     block = 1 << 15
     for start in range(0, len(out), block):
         out[start : start + block] += factor * a[start : start + block]
@@ -39,7 +39,8 @@ def add_scaled(out: Array, factor: float, a: Array) -> None:
 def lower_inverse(L: NDArray[np.floating[Any]]) -> Array:
     """Return the inverse of a lower-triangular matrix.
 
-    Up to 256 rows, NumPy's general inverse is faster than LAPACK's triangular solver, which always uses threads.
+    For at most 256 rows, the function uses NumPy's general inverse. It is faster there than LAPACK's triangular solver,
+    which always uses threads.
 
     >>> lower_inverse(np.array([[2.0, 0.0], [1.0, 1.0]])).tolist()
     [[0.5, 0.0], [-0.5, 1.0]]

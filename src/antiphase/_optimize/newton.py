@@ -13,7 +13,7 @@ from antiphase._optimize.solution import SearchLimits
 # points of shape (batch, size) -> values of shape (batch,) and gradients of shape (batch, size)
 BatchedValueAndGradient = Callable[[Array], tuple[Array, Array]]
 
-FINITE_DIFFERENCE = 1e-5
+FINITE_DIFFERENCE = 1e-5  # step of the finite differences of the gradients
 FIRST_RADIUS, MAX_RADIUS, MIN_RADIUS = 1.0, 4.0, 1e-7
 MAX_ITERATIONS = 150
 PATIENCE, MIN_DECREASE = 15, 1e-9  # stop if the best value decreases by less than MIN_DECREASE in PATIENCE iterations
@@ -28,16 +28,18 @@ def newton_minimize(
 ) -> tuple[Array, Array]:
     """Minimise `function` from every starting point, and return the final points and their values.
 
-    Hessians are finite differences of gradients. Newton steps use the absolute values of the eigenvalues, so that they
-    move away from saddle points. No coordinate moves by more than a radius, which shrinks when a step fails. Every
-    iteration is reported to `limits`, which takes the values as log(loss).
+    Hessians are computed as finite differences of gradients. Newton steps use the absolute values of the eigenvalues,
+    so that they move away from saddle points. In each step, no coordinate moves by more than a radius. The radius
+    shrinks if the step does not lower the value, and grows otherwise. After every iteration, `limits` is given the
+    smallest loss, which is exp(value).
 
     Args:
-        function: function to minimise, log(loss); returns the values and gradients for a batch of points.
+        function: the function to minimise, log(loss). It returns the values and gradients for a batch of points.
         starts: the starting points, of shape (batch, size).
         clip: function that moves points back within their bounds.
         limits: when to stop early.
-        tolerance: the search from a starting point stops when the predicted decrease of a step is at most this.
+        tolerance: the search from a starting point stops when the gradient predicts that a step lowers the value by at
+            most this.
     """
     points = clip(starts)
     values, gradients = function(points)
@@ -69,7 +71,10 @@ def _steps(
     radius: Array,
     clip: Callable[[Array], Array],
 ) -> Array:
-    """Return Newton steps that use the absolute eigenvalues of the Hessian and move no coordinate beyond `radius`."""
+    """Return Newton steps that use the absolute eigenvalues of the Hessian, and change no coordinate by over `radius`.
+
+    If a Hessian is not finite, the step goes against the gradient.
+    """
     count, size = points.shape
     free = _free(points, gradients, clip)
     moved = points[:, None, :] + FINITE_DIFFERENCE * np.eye(size)
@@ -89,6 +94,6 @@ def _steps(
 def _free(
     points: Array, gradients: Array, clip: Callable[[Array], Array]
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Return which coordinates can move against the gradient without leaving the bounds set by `clip`."""
+    """Return an array that is True for the coordinates that can move against the gradient within the bounds."""
     ahead = points - FINITE_DIFFERENCE * np.sign(gradients)
     return clip(ahead) == ahead

@@ -1,4 +1,4 @@
-"""Participation limits: the separation and the largest number of participations of one example."""
+"""Participation limits: how close together, and how often, one example can take part in the steps of a run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from antiphase._participation import (
 
 @dataclass(frozen=True)
 class ParticipationLimits:
-    """The properties of a participation that the optimisers use.
+    """The properties of a `Participation` that the optimisers use.
 
     Args:
-        separation: smallest number of steps between two participations of one example, b.
-        count: largest number of participations of one example, k.
-        shuffled: if true, each example takes part once per epoch, at an arbitrary step, and `separation` is the number
-            of steps per epoch instead of a smallest distance.
+        separation: smallest difference j - i between two steps i < j in which one example takes part, b.
+        count: largest number of steps in which one example takes part, k.
+        shuffled: True if each example takes part once per epoch, at an arbitrary step of the epoch. In this case,
+            `separation` is the number of steps per epoch, and two participations can be closer than that.
     """
 
     separation: int
@@ -42,7 +42,9 @@ def worst_case_limits(
         owner: the name of the caller, for error messages.
         participation: the steps in which an example can take part.
         steps: number of steps, n.
-        allow_shuffled: whether to accept `ShuffledEpochs`. If false, `ShuffledEpochs` raises `NotProved`.
+        allow_shuffled: True to accept `ShuffledEpochs`.
+
+    Raises `NotProved` for `ShuffledEpochs` if `allow_shuffled` is False.
     """
     worst = participation.worst_case
     assert isinstance(worst, Deterministic)
@@ -65,7 +67,7 @@ def worst_case_limits(
 
 
 def check_bands(owner: str, bands: int | None, steps: int, separation: int) -> int:
-    """Return the number of bands; if None, the smallest of 32, `steps` and `separation`.
+    """Return `bands` if it is valid. If it is None, return the smallest of 32, `steps` and `separation`.
 
     Raises `InvalidArgument` if there are more bands than steps.
     """

@@ -13,19 +13,19 @@ Progress = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class Solution:
-    """The best strategy found in a family.
+    """The result of `optimize`: the best strategy found in a family.
 
-    **Guarantee**: `loss` is the true loss (sensitivity x error) of `strategy`, as computed by `antiphase.loss`.
-    `lower_bound`, if given, is proved: no strategy that the optimiser's problem allows has a smaller loss.
+    **Guarantee**: without a budget, `loss` equals `antiphase.loss(strategy, ...)`, up to rounding. `lower_bound`, if
+    not None, is proved: among all strategies that the optimiser was allowed to choose, none has a smaller loss.
 
     Args:
         strategy: the best strategy found.
-        loss: sensitivity x error of the strategy under the requested objective; noise_std x error if `optimize` was
-            given a budget.
-        lower_bound: a proved lower bound on the loss, or None.
+        loss: sensitivity x error of the strategy under the requested objective. If `optimize` was given a budget,
+            noise_std x error.
+        lower_bound: a proved lower bound on the loss, or None if the optimiser computes none.
         iterations: number of iterations of the optimiser.
-        seconds: wall-clock time.
-        converged: False if a limit stopped the search.
+        seconds: wall-clock time of the search.
+        converged: False if a limit stopped the search, or if the loss is not as close to the lower bound as requested.
     """
 
     strategy: Strategy
@@ -38,11 +38,13 @@ class Solution:
 
 @dataclass
 class SearchLimits:
-    """Limits that stop a search early. The search then returns the best strategy so far, with `converged=False`.
+    """Limits that stop a search early, and the number of iterations so far.
+
+    If a limit stops a search, the search returns the best strategy so far, with `converged=False`.
 
     Args:
-        seconds: wall-clock limit, or None.
-        iterations: iteration limit, or None.
+        seconds: largest wall-clock time in seconds, or None for no limit.
+        iterations: largest number of iterations, or None for no limit.
         progress: called as progress(iteration, loss) after every iteration.
         started: time at which the search started, from `time.perf_counter`.
         count: number of iterations so far.
@@ -56,11 +58,11 @@ class SearchLimits:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the search started."""
         return time.perf_counter() - self.started
 
     def tick(self, loss: float) -> bool:
-        """Count one iteration, report it, and return whether to stop."""
+        """Count one iteration, pass its loss to `progress`, and return True if a limit has been reached."""
         self.count += 1
         if self.progress is not None:
             self.progress(self.count, loss)
@@ -68,6 +70,6 @@ class SearchLimits:
 
     @property
     def reached(self) -> bool:
-        """Whether a limit has been reached."""
+        """True if a limit has been reached."""
         late = self.seconds is not None and self.elapsed >= self.seconds
         return late or (self.iterations is not None and self.count >= self.iterations)

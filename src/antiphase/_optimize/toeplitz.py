@@ -42,12 +42,14 @@ def optimize_toeplitz(
 ) -> Solution:
     """Minimise sensitivity x error over the coefficients of a banded Toeplitz strategy C.
 
-    The sensitivity is computed for the earliest pattern, in which all participations are as early as possible. For
-    shuffled epochs, the search uses the pattern of `adjacent_pattern_square` instead. If there are more bands than the
-    separation, or for shuffled epochs, the coefficients are kept non-negative and non-increasing, so that the worst
-    pattern is known. Under a Toeplitz workload, two filters compute the error and its gradient. The filters stop where
-    their output has become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with
-    normalised columns, a covariance recursion computes the error and its gradient.
+    The search computes the sensitivity for the earliest participation pattern, in which all participations are as early
+    as possible. For shuffled epochs, it uses the pattern of `adjacent_pattern_square` instead. If the number of bands
+    exceeds the separation, and for shuffled epochs, the coefficients are kept non-negative and non-increasing. For such
+    coefficients, the worst pattern is known.
+
+    Under a Toeplitz workload, two filters compute the error and its gradient. The filters stop where their output has
+    become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with normalised columns, a
+    covariance recursion computes the error and its gradient.
 
     Args:
         steps: number of steps, n.
@@ -57,7 +59,7 @@ def optimize_toeplitz(
         limits: when to stop early.
         bands: largest number of coefficients, up to `steps`; by default the smallest of 32, the number of steps and the
             separation. Trailing zeros are removed.
-        column_normalized: whether to scale every column of C to norm 1; requires bands <= separation.
+        column_normalized: True to scale every column of C to norm 1. This requires bands <= separation.
 
     Reference: McKenna 2024 (scaling), section 3.2; starting point from Fichtenberger, Henzinger and Upadhyay 2023.
     """
@@ -66,8 +68,8 @@ def optimize_toeplitz(
     count = check_bands(owner, bands, steps, allowed.separation)
     if count > allowed.separation and (column_normalized or allowed.shuffled):
         raise InvalidArgument(
-            f"{owner} with column_normalized=True or shuffled epochs requires bands <= separation (steps per epoch). "
-            f"Got {count} bands and a separation of {allowed.separation} steps.",
+            f"{owner} with column_normalized=True or shuffled epochs requires at most {allowed.separation} bands, the "
+            f"separation or the number of steps per epoch. Got {count}.",
             hint=f"use bands={allowed.separation}, or column_normalized=False with FixedEpochs or MinSeparation",
         )
     if column_normalized and allowed.shuffled:
@@ -118,7 +120,8 @@ def _functions(
 ) -> list[ValueAndGradient]:
     """Return functions from the coefficients of C to log(loss), to be minimised in turn.
 
-    There is one function, or a sequence of functions that converges to the objective.
+    If the objective is "max" and the error needs a covariance recursion, the functions are power means of the variances
+    with increasing exponents. Otherwise there is only one function.
     """
     if allowed.shuffled:
         square: SquaredSensitivity = partial(adjacent_pattern_square, count=allowed.count)
@@ -136,13 +139,13 @@ def _functions(
 def earliest_pattern_square(coefficients: Array, steps: int, separation: int, count: int) -> tuple[float, Array]:
     """Return |C u|^2 for the earliest participation pattern u, and its gradient with respect to the coefficients.
 
-    The entries of u are 1 in the steps in which the example takes part, as early as the separation allows, and 0
-    elsewhere.
+    In the earliest pattern, the example takes part as early as the separation allows. The entries of u are 1 in these
+    steps and 0 elsewhere.
 
     **Guarantee**: this is the squared sensitivity in two cases. In the first case, there are at most `separation`
-    coefficients. The columns of a pattern are then orthogonal, and the earliest columns are the longest, because
-    columns near the end of the run are truncated. In the second case, the coefficients are non-negative and
-    non-increasing.
+    coefficients. The columns of C for the steps of a pattern are then orthogonal. The earliest columns have the largest
+    norms, because columns near the end of the run are truncated. In the second case, the coefficients are non-negative
+    and non-increasing.
 
     Reference: Kalinin and Lampert 2024, Thm 2; Choquette-Choo et al. 2023 (amplified banded), Thm 2.
 
@@ -163,9 +166,9 @@ def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Arr
     """Return |C u|^2 for a pattern u of shuffled epochs, and its gradient with respect to the coefficients.
 
     The pattern pairs epochs 1 and 2, epochs 3 and 4, and so on. In each pair, the example takes part in the last step
-    of the first epoch and in the first step of the second. The value is k rho_0 + 2 floor(k / 2) rho_1 for k = `count`,
+    of the first epoch and in the first step of the second. |C u|^2 is k rho_0 + 2 floor(k / 2) rho_1 for k = `count`,
     where rho is the autocorrelation of the coefficients. There must be at most as many coefficients as steps per epoch.
-    The value only guides the search: the reported loss is computed for the worst pattern.
+    The result only guides the search. The reported loss is computed for the worst pattern.
 
     >>> adjacent_pattern_square(np.array([1.0, 0.5]), count=2)[0]
     3.5
@@ -177,7 +180,10 @@ def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Arr
 
 
 def _closed(square: SquaredSensitivity, squared_error: SquareAndGradient) -> ValueAndGradient:
-    """Return log(loss) as a function of the coefficients, given formulas for squared sensitivity and squared error."""
+    """Return log(loss) as a function of the coefficients.
+
+    `square` computes the squared sensitivity, and `squared_error` the squared error.
+    """
 
     def function(c: Array, gradient: Array) -> float:
         error, error_gradient = squared_error(c)
@@ -237,10 +243,12 @@ def _unit(c: Array) -> Array:
 
 
 def _minimize_decreasing(function: ValueAndGradient, c: Array, bands: int, limits: SearchLimits) -> tuple[Array, bool]:
-    """Minimise over non-negative, non-increasing coefficients. Returns them and whether the search converged.
+    """Minimise `function` over non-negative, non-increasing coefficients, starting from `c`.
 
-    The variables are the differences c_r - c_{r+1} >= 0. All roots of a polynomial with such coefficients lie outside
-    the open unit disc (Enestrom-Kakeya theorem), so C^-1 does not grow exponentially and the value is always finite.
+    Returns the best coefficients and whether the search converged. The variables are the differences
+    c_r - c_{r+1} >= 0. All roots of a polynomial with such coefficients lie outside the open unit disc
+    (Enestrom-Kakeya theorem). So the entries of C^-1 do not grow exponentially, and the value of the function is
+    always finite.
     """
     from scipy.optimize import minimize
 

@@ -1,9 +1,10 @@
 """Error of a Toeplitz strategy under a Toeplitz workload, and its gradient.
 
-For a workload A and a strategy C, A C^-1 is Toeplitz. Its first column is w = A u, where u is the first column of C^-1,
-so the noise variance of step t is w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is
--C^-1 w, shifted by r. So one more filter, run backwards in time, gives the whole gradient. Once w has become constant,
-the remaining terms of the sum over steps have a closed form, so the cost stops growing with the number of steps.
+For a workload A and a strategy C, A C^-1 is Toeplitz. Its first column is w = A u, where u is the first column of C^-1.
+The noise variance of step t is w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is -C^-1 w,
+shifted down by r steps. So one more filter, run backwards in time, gives the whole gradient. At some step, the entries
+of w become constant up to rounding. The sums over all later steps have a closed form, so the cost does not grow with
+the number of these steps.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from antiphase._errors import NotEnoughMemory
 from antiphase._optimize.linear_algebra import inner
 
 MAX_RESPONSE_LENGTH = 1 << 24
-CONSTANT_TOLERANCE = 1e-12  # w is treated as constant if its relative distance to its limit is at most this
-DIVERGED = 1e6  # w is treated as unbounded if its relative distance to its limit is at least this
+# Both constants are distances of the entries of w to their limit, relative to the largest of the first entries.
+CONSTANT_TOLERANCE = 1e-12  # w is treated as constant at distances up to this
+DIVERGED = 1e6  # w is treated as unbounded at distances from this
 
 
 def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[float, Array]:
@@ -31,8 +33,8 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
         c: first column of C.
         inverse: first column of A^-1.
         steps: number of steps, n.
-        counted: number of steps to average over, m. Use n for the mean over the run, or 1 for the last step, which has
-            the largest variance.
+        counted: number of steps to average over, m. With n, the result is the mean variance of all steps. With 1, it is
+            the variance of the last step, which is the largest.
 
     Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
 
@@ -52,7 +54,9 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
 def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callable[[Array], tuple[float, Array]]:
     """Return a function from the first column d of C^-1 to the mean noise variance of the last `counted` steps.
 
-    The function is a quadratic form in d, because w = A d. It also returns its gradient.
+    The function returns the variance and its gradient. The variance is a quadratic form in d, because w = A d.
+
+    Raises `NotEnoughMemory` if the first column of A becomes constant only after more than MAX_RESPONSE_LENGTH steps.
 
     >>> squared_error_of_inverse(np.array([1.0, -1.0]), 4, counted=1)(np.array([1.0, -1.0]))[0]
     1.0
@@ -76,7 +80,10 @@ def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callab
 
 
 def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
-    """Return the weights (see `squared_error`) of the first `length` entries of w, and the sum of the other weights."""
+    """Return the weights of the first `length` entries of w, and the sum of the other weights.
+
+    The weights are min(1, (n - i) / m), as in `squared_error`.
+    """
     left = float(steps - length)
     if counted == 1:
         return np.ones(length), left
@@ -89,8 +96,9 @@ def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
 def _limit(c: Array, inverse: Array) -> float:
     """Return the limit of the entries w_i of `impulse_response` for large i.
 
-    It is 0 unless the coefficients of A^-1 sum to 0 (no weight decay). In that case, the power series of A^-1 is
-    (1 - x) E(x) with a polynomial E, and the limit is 1 / (c(1) E(1)).
+    The limit is 0 if the coefficients of A^-1 do not sum to 0. They sum to 0 if the workload has neither weight decay
+    nor curvature. In that case, the power series of A^-1 is (1 - x) E(x) with a polynomial E, and the limit is
+    1 / (c(1) E(1)).
     """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0
@@ -98,9 +106,10 @@ def _limit(c: Array, inverse: Array) -> float:
 
 
 def impulse_response(c: Array, inverse: Array, steps: int) -> Array | None:
-    """Return the first column w of A C^-1 up to where it becomes constant; None if it diverges or converges too slowly.
+    """Return the first column w of A C^-1, truncated where it becomes constant.
 
-    A is applied before C^-1, because rounding errors in C^-1 die out, whereas A would accumulate them.
+    Returns None if w diverges, or if it is not constant after MAX_RESPONSE_LENGTH steps. A is applied before C^-1. In
+    the other order, A would sum up the rounding errors of C^-1.
     """
     limit = _limit(c, inverse)
     if series_is_faster(c, steps):
@@ -132,9 +141,10 @@ def _filter(denominator: Array, x: Array, state: Array) -> Any:
 
 
 def pull_back(c: Array, w: Array, g: Array) -> Array:
-    """Return the gradient with respect to the coefficients of C, given the gradient g with respect to w = C^-1 a.
+    """Return the gradient of a function of w = C^-1 a with respect to c, the first column of C.
 
-    Entry r is -sum_i v_i w_{i-r}, with v = C^-T g.
+    `g` is the gradient of the function with respect to w. Entry r of the result is -sum_i v_i w_{i-r}, with
+    v = C^-T g.
     """
     n = len(w)
     if series_is_faster(c, n):
@@ -152,7 +162,7 @@ def _product(p: Array, q: Array) -> Array:
 
 
 def series_is_faster(c: Array, steps: int) -> bool:
-    """Return whether FFTs are faster than a recursive filter. This holds if c is long and `steps` not much larger."""
+    """Return True if FFTs are faster than a recursive filter: if c is long and `steps` is not much larger."""
     return len(c) > 128 and 16 * len(c) >= steps
 
 

@@ -1,8 +1,8 @@
 """The families that can be optimised under amplification.
 
-Each family maps coordinates to strategies, and can minimise the tangent of the true objective at the current point: log
-error + log <H, G> / 2. Here H are fixed weights and G is the Gram matrix of the modes (sums of columns of the strategy
-matrix C, see `weighted_gram`).
+Each family maps coordinates to strategies. It can also minimise a function that approximates log(loss) near the current
+point: log error + log <H, G> / 2, called the tangent (see `optimizer`). Here H is a fixed matrix of weights. G is the
+Gram matrix of the modes, which are sums of columns of the strategy matrix C (see `weighted_gram`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
-MAX_POWER = 64.0  # exponent of the power mean of the variances that replaces "max"
-LBFGS_ITERATIONS = 40  # iterations for each set of weights H
-NEWTON_ITERATIONS = 4
+MAX_POWER = 64.0  # for "max", the error is the power mean of the variances with this exponent
+LBFGS_ITERATIONS = 40  # iterations for each matrix of weights H
+NEWTON_ITERATIONS = 4  # iterations for each matrix of weights H
 
 
 def _power(objective: Objective) -> float:
@@ -46,15 +46,15 @@ class Family(ABC):
 
     @abstractmethod
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
-        """Start at `point`, lower the tangent (log error + log <weights, G> / 2), and return the final point."""
+        """Minimise the tangent, log error + log <weights, G> / 2, from `point`. Return the final point."""
 
 
 @final
 class ToeplitzFamily(Family):
-    """Toeplitz strategies with non-negative, non-increasing coefficients. A point holds differences of coefficients.
+    """Toeplitz strategies with non-negative, non-increasing coefficients.
 
-    All roots of the polynomial c(x) with such coefficients lie outside the open unit disc (Enestrom-Kakeya theorem), so
-    every point has a finite error.
+    A point holds the differences of successive coefficients. All roots of a polynomial c(x) with such coefficients lie
+    outside the open unit disc (Enestrom-Kakeya theorem). So every point has a finite error.
     """
 
     def __init__(
@@ -64,9 +64,10 @@ class ToeplitzFamily(Family):
         self._iterations = iterations
 
     def point(self, coefficients: Array, bands: int) -> Array:
-        """Make the coefficients non-increasing, append small coefficients up to `bands`, and return their coordinates.
+        """Return a starting point near the given coefficients.
 
-        Otherwise the search would start with trailing coefficients of exactly 0.
+        The coefficients are made non-increasing and padded with zeros to length `bands`. Then a small decreasing
+        sequence is added, so that the search does not start with trailing coefficients of exactly 0.
         """
         c = np.zeros(bands)
         c[: len(coefficients)] = np.minimum.accumulate(np.maximum(coefficients, 0.0))
@@ -102,7 +103,7 @@ class ToeplitzFamily(Family):
         return np.asarray(found.x)
 
     def _error(self, bands: int) -> Callable[[Array], tuple[float, Array]]:
-        """Return log error as a function of the coefficients, with its gradient."""
+        """Return a function from `bands` coefficients to log error and its gradient."""
         n, squared_error = self._steps, toeplitz_squared_error(self._workload, self._objective, self._steps)
         if squared_error is not None:
 
@@ -127,11 +128,11 @@ def _sums(differences: Array) -> Array:
 
 @final
 class BandedFamily(Family):
-    """Banded strategies. A point holds the columns of C, divided by a scale factor for each column, as in `banded`.
+    """Banded strategies. A point holds the columns of C, each divided by a factor, as in `banded._BandedProblem`.
 
-    If the objective counts only the last steps, all columns have norm 1. With free norms, the optimum would add far too
-    much noise at the beginning of the run. The objective assumes that the last iterate forgets this noise, but a real
-    model would not recover from it.
+    For `Curvatures` of the last iterate or of an averaged model, the columns are scaled to norm 1. If their norms were
+    free, the optimum would add far too much noise at the beginning of the run. The objective assumes that SGD damps
+    this noise until the last step, but a real model would not recover from it.
     """
 
     def __init__(self, steps: int, workload: Workload, objective: Objective, bands: int) -> None:
@@ -185,7 +186,7 @@ def _row_products(a: Array, b: Array) -> Array:
 
 @final
 class BLTFamily(Family):
-    """BLT strategies with interlaced decays, in the coordinates of `blt_decays`."""
+    """BLT strategies (buffered linear Toeplitz) with interlaced decays, in the coordinates of `blt_decays`."""
 
     def __init__(self, steps: int, workload: Workload, objective: Objective) -> None:
         self._steps, self._workload, self._objective = steps, workload, objective
@@ -197,11 +198,11 @@ class BLTFamily(Family):
             self._squared_error = squared_error_formula(steps, objective, inverse)
 
     def strategy(self, point: Array) -> Strategy:
-        """Return the BLT."""
+        """Return the BLT with these coordinates."""
         return blt_at(point, self._steps)
 
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
-        """Minimise the tangent by Newton's method if the error has a closed form, and by L-BFGS otherwise."""
+        """Minimise the tangent. Uses Newton's method if the error has a closed form, and L-BFGS otherwise."""
         modes, error = BLTWeightedGram(weights, self._steps), self._squared_error
         if error is None:
             mixture = self._objective if isinstance(self._objective, Curvatures) else None

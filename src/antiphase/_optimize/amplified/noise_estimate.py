@@ -1,7 +1,8 @@
-"""Monte Carlo estimates of the noise that a budget requires under balls-in-bins, and of the gradient of this noise.
+"""Monte Carlo estimates of the noise_std that a budget requires under balls-in-bins, and of its gradient.
 
-The estimates only guide the search. The noise of the result is calibrated separately. `weighted_gram` defines the modes
-and their Gram matrix.
+Here noise_std is the standard deviation of the noise. The estimates only guide the search for a strategy. The noise_std
+of the returned strategy is calibrated separately, with a proof. `weighted_gram` defines the modes of a strategy and
+their Gram matrix G, on which noise_std depends.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase._montecarlo import BinsPair, Slopes, bins_pair, delta_slopes, randomness
 
-LOG_NOISE_TOLERANCE = 2e-4
-MAX_LOG_NOISE_STEP = 0.5
-SMALL_LOG_NOISE_STEP = 0.03
+LOG_NOISE_TOLERANCE = 2e-4  # Newton's method stops if a step changes log noise_std by at most this
+MAX_LOG_NOISE_STEP = 0.5  # largest change of log noise_std in one step
+SMALL_LOG_NOISE_STEP = 0.03  # a step up to this size counts as near the solution
 MAX_NEWTON_STEPS = 30
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """The estimated noise for one Gram matrix G of the modes, with its gradient.
+    """The estimated noise_std for one Gram matrix G of the modes, with its gradient.
 
     Args:
         log_noise: logarithm of the noise_std at which the estimated delta equals the budget's delta.
-        weights: the gradient, as a matrix H with <H, G> = 1 and d(log noise_std) = <H, dG> / 2.
+        weights: a matrix H that gives the gradient: <H, G> = 1 and d(log noise_std) = <H, dG> / 2.
     """
 
     log_noise: float
@@ -36,12 +37,14 @@ class NoiseEstimate:
 
 
 class NoiseEstimator:
-    """Estimates log noise_std and its gradient for any Gram matrix of modes, with common random numbers.
+    """Estimates log noise_std and its gradient for any Gram matrix of modes.
+
+    All calls use the same random numbers, so the errors of the estimates are nearly the same for similar strategies.
 
     Args:
         budget: the privacy budget, (epsilon, delta).
-        samples: number of samples per estimate. With 2^11 samples, noise_std has a relative error of a few parts in a
-            thousand. The error is nearly the same for similar strategies.
+        samples: number of Monte Carlo samples per estimate. With 2^11 samples, the relative error of noise_std is a few
+            parts in a thousand.
         seed: seed of the samples.
     """
 
@@ -54,11 +57,11 @@ class NoiseEstimator:
 
         Args:
             gram: the Gram matrix of the modes, G.
-            guess: initial guess of log noise_std. If None, the iteration starts from the noise without amplification,
-                and the call determines which direction, adding or removing an example, requires more noise. A call
-                with a guess uses the direction of the previous call.
+            guess: initial guess of log noise_std. If None, Newton's method starts from the noise_std without
+                amplification. The call then also determines whether adding or removing an example requires more noise,
+                and later calls with a guess estimate the noise_std for this case only.
 
-        Raises `NotProved` if the noise has no effect on the estimated delta. This happens for tiny budgets.
+        Raises `NotProved` if noise_std has no effect on the estimated delta. This happens for tiny budgets.
         """
         from antiphase._accounting import shift
 
@@ -71,21 +74,21 @@ class NoiseEstimator:
             found = self._slopes(pair.at(math.exp(at)), epsilon, alpha)
             if found.by_log_noise == 0.0:
                 raise NotProved(
-                    f"Sampling cannot estimate the noise for epsilon = {epsilon:g} and delta = {self._budget.delta:g}: "
-                    "more noise does not change the estimated delta.",
+                    f"Monte Carlo sampling cannot estimate the noise for epsilon = {epsilon:g} and "
+                    f"delta = {self._budget.delta:g}: more noise does not change the estimated delta.",
                     hint="use a larger epsilon, or batches other than BallsInBins",
                 )
             step = (goal - found.log_delta) / found.by_log_noise
-            # Near the solution, alpha (see `delta_slopes`) is kept, so that the estimates do not jump.
+            # Near the solution, the next step uses the same alpha (see `delta_slopes`), so that estimates do not jump.
             alpha = found.alpha if abs(step) <= SMALL_LOG_NOISE_STEP else 0
-            # If this step undoes more than half of the last step, the estimated delta jumps across the budget's delta
-            # somewhere between the last two points.
+            # If this step undoes more than half of the last step, the estimated delta is not continuous: it jumps
+            # across the budget's delta between the last two points.
             is_jump = step * last < 0.0 and abs(step) > 0.5 * abs(last)
             at += max(-MAX_LOG_NOISE_STEP, min(MAX_LOG_NOISE_STEP, 0.5 * step if is_jump else step))
             if abs(step) <= LOG_NOISE_TOLERANCE or (is_jump and abs(step) <= SMALL_LOG_NOISE_STEP):
                 break
             last = step
-        if guess is None:  # the worse direction is the same for similar strategies, so it is determined only once
+        if guess is None:  # which of adding and removing needs more noise is the same for similar strategies
             self._adding = not self._adding
             other = self._slopes(pair.at(math.exp(at)), epsilon)
             if other.log_delta > goal:

@@ -2,11 +2,16 @@
 
 The noise_std (standard deviation of the noise) that a budget requires depends on the strategy matrix C only through a
 Gram matrix G. It is the Gram matrix of the modes of C, which are sums of columns (see `weighted_gram`). The gradient of
-log noise_std with respect to G is H / 2 (see `noise_estimate`). At the current C, the function log error + log
-<H, G> / 2, called the tangent, has the same gradient as the true objective, log(noise_std x error). Evaluating the
-tangent takes no samples. Each iteration minimises the tangent, moves to its minimum (or only part of the way, if the
-true objective would increase), and estimates H again. All iterations of a stage use the same samples. The noise of the
-result is calibrated with independent samples.
+log noise_std with respect to G is H / 2, where H is a matrix of weights that is estimated by Monte Carlo sampling (see
+`noise_estimate`).
+
+The true objective is log(noise_std x error). The function log error + log <H, G> / 2, with H fixed at the current C, is
+called the tangent. At the current C, it has the same gradient as the true objective, and evaluating it takes no Monte
+Carlo samples. Each iteration minimises the tangent and moves to its minimum. If the true objective would increase, it
+moves only part of the way. Then it estimates H again.
+
+A search has several stages with growing numbers of samples. All iterations of a stage use the same samples. At the end,
+the noise_std of the best strategy is calibrated with independent samples.
 """
 
 from __future__ import annotations
@@ -37,13 +42,14 @@ from antiphase.strategies import Banded, Strategy, Toeplitz
 
 STAGES = ((1 << 11, 1), (1 << 13, 2))  # number of samples and seed of each stage
 STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the way to the minimum of the tangent, tried in turn
-MIN_GAIN = 5e-5  # a stage ends when an iteration lowers log(loss) by less than this
+MIN_GAIN = 5e-5  # a stage of the search ends when an iteration lowers log(loss) by less than this
 MAX_BANDED_WORK = 1 << 26  # largest steps x bands^2 for the default number of bands; takes about a minute
 MIN_DEFAULT_BANDS = 32
+# the limits of `quick_amplified_blt`
 QUICK_START_ITERATIONS = 10
 QUICK_STAGES = ((1 << 11, 1), (1 << 12, 2))
 QUICK_MIN_GAIN = 1e-4
-LOG_LOSS_MARGIN = 0.01  # strategies whose estimates differ by less than this are compared by calibrated noise
+LOG_LOSS_MARGIN = 0.01  # strategies whose estimates of log(loss) differ by less are compared by calibrated noise_std
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,8 @@ def amplified_banded(problem: AmplifiedProblem, limits: SearchLimits, *, bands: 
     Args:
         problem: the problem to solve.
         limits: when to stop early.
-        bands: number of bands, at most the number of bins. The default is the number of bins. If the search would
-            then be too slow, the default is halved until the search is fast enough, but not below 32. For a large
-            epsilon, more bands lower the loss a lot.
+        bands: number of bands, at most the number of bins. By default, the number of bins, halved until the search is
+            fast enough, but not below 32. For a large epsilon, more bands lower the loss a lot.
     """
     n, bins = problem.steps, problem.participation.steps_per_epoch
     count = check_bands("optimize('banded')", _default_bands(n, bins) if bands is None else bands, n, bins)
@@ -154,8 +159,8 @@ def amplified_blt(problem: AmplifiedProblem, limits: SearchLimits, *, buffers: i
 def quick_amplified_blt(problem: AmplifiedProblem, buffers: int) -> tuple[Strategy, float]:
     """Return a strategy that is nearly as good as the result of `amplified_blt`, and its estimated loss.
 
-    Three shortcuts save time. All searches stop early. Each stage uses fewer samples. The result is the starting point
-    or end point with the smallest estimated loss, without calibration.
+    Three shortcuts save time. All searches stop early. The second stage uses fewer Monte Carlo samples. No noise_std is
+    calibrated: the result is the strategy with the smallest estimated loss among the starting points and the end point.
 
     Args:
         problem: the problem to solve.
@@ -174,7 +179,8 @@ def _optimize(
 ) -> Solution:
     """Search from the best of the known strategies, and return the strategy with the smallest loss after calibration.
 
-    The candidates are the end of the search and the known strategies whose estimated loss is not clearly larger.
+    `points` are the coordinates of the known strategies. The candidates for the result are the end point of the search
+    and the known strategies whose estimated loss is not clearly larger.
     """
     with single_threaded():
         starts, end = _search(problem, family, known, points, limits)
@@ -216,7 +222,11 @@ def descend(
     limits: SearchLimits,
     min_gain: float = MIN_GAIN,
 ) -> EvaluatedPoint:
-    """Repeatedly move to the minimum of the tangent, or part of the way there, until an iteration gains too little."""
+    """Run one stage of the search, and return its end point.
+
+    Each iteration moves to the minimum of the tangent, or part of the way there. The stage ends when an iteration
+    lowers log(loss) by less than `min_gain`, or when a limit is reached.
+    """
     current = evaluate_point(problem, start.strategy, start.point, estimator)
     while not limits.reached:
         goal = family.minimize_tangent(current.point, current.noise.weights)
@@ -232,7 +242,7 @@ def descend(
 
 
 def _predicted_gain(problem: AmplifiedProblem, current: EvaluatedPoint, strategy: Strategy) -> float:
-    """Return by how much `strategy` would lower the log loss of `current` according to the tangent, without samples."""
+    """Return by how much `strategy` would lower the log loss of `current` according to the tangent."""
     if not math.isfinite(current.log_loss):
         return math.inf
     noise = _predicted_noise(current.noise, bins_gram(strategy, problem.participation))
@@ -240,14 +250,14 @@ def _predicted_gain(problem: AmplifiedProblem, current: EvaluatedPoint, strategy
 
 
 def _predicted_noise(noise: NoiseEstimate, gram: Array) -> float:
-    """Return log noise_std for a Gram matrix, to first order around the matrix of the estimate."""
+    """Return log noise_std for `gram`, to first order around the Gram matrix for which `noise` was estimated."""
     return noise.log_noise + 0.5 * math.log(float((noise.weights * gram).sum()))
 
 
 def _line_search(
     problem: AmplifiedProblem, family: Family, current: EvaluatedPoint, goal: Array, estimator: NoiseEstimator
 ) -> EvaluatedPoint | None:
-    """Return a point between the current point and `goal` with a smaller true objective, or None if none is found."""
+    """Return a point between the current point and `goal` with a smaller log loss, or None if none is found."""
     for fraction in STEP_FRACTIONS:
         point = current.point + fraction * (goal - current.point)
         found = evaluate_point(problem, family.strategy(point), point, estimator, current.noise)
@@ -263,7 +273,11 @@ def evaluate_point(
     estimator: NoiseEstimator,
     previous: NoiseEstimate | None = None,
 ) -> EvaluatedPoint:
-    """Estimate the loss at a point. The tangent at the previous point, if any, gives the initial guess of noise_std."""
+    """Estimate the loss at a point.
+
+    If `previous` is given, its noise_std and gradient provide an initial guess of noise_std. If the estimate is not
+    finite, the loss is infinite.
+    """
     gram = bins_gram(strategy, problem.participation)
     is_known = previous is not None and math.isfinite(previous.log_noise)
     guess = None if previous is None or not is_known else _predicted_noise(previous, gram)
@@ -281,7 +295,10 @@ def _calibrated_loss(problem: AmplifiedProblem, strategy: Strategy) -> float:
 
 
 def toeplitz_starts(problem: AmplifiedProblem, bands: int) -> list[Toeplitz]:
-    """Return the Toeplitz strategies that are best without amplification, for 1, 2, 4, ... bands up to one epoch."""
+    """Return the best Toeplitz strategies without amplification, for different numbers of bands.
+
+    The numbers are 1, 2, 4, ..., up to `bands` or the number of steps per epoch, whichever is smaller.
+    """
     return [Toeplitz(_coefficients(problem, count), problem.steps) for count in _band_counts(problem, bands)]
 
 
@@ -296,10 +313,11 @@ def banded_starts(problem: AmplifiedProblem, bands: int) -> list[Banded]:
 def blt_starts(
     problem: AmplifiedProblem, buffers: int, iterations: int | None = None
 ) -> tuple[list[Strategy], list[Array]]:
-    """Return BLTs that are best without amplification, and their coordinates.
+    """Return BLTs that are optimised without amplification, and their coordinates.
 
-    They are optimised for the whole run and for shorter runs. BLTs for shorter runs have smaller decays, so the modes
-    of different bins overlap less.
+    One BLT is optimised for the whole run, the others for shorter runs. BLTs for shorter runs have smaller decays. So
+    their modes (see `weighted_gram`) overlap less for different bins, which helps amplification. `iterations` limits
+    each search.
     """
     n, points = problem.steps, []
     for steps in (n, *(length for length in (n // 8, n // 64) if length > 2 * buffers)):

@@ -1,9 +1,12 @@
 """Weighted sum <H, G> of the entries of the Gram matrix of the balls-in-bins modes, and its gradient.
 
 Under balls-in-bins, an example in bin i of b bins takes part in steps i, i + b, i + 2b, and so on. The mode of the bin
-is the sum of the columns of |C|, the absolute values of the strategy matrix, over these steps. G is the Gram matrix of
-all modes. With the weights H from `noise_estimate`, log noise_std and log <H, G> / 2 have the same gradient with
-respect to C. So <H, G>, a quadratic form in the modes, takes the place of the squared sensitivity.
+is the sum of the columns of |C| for these steps. Here |C| holds the absolute values of the entries of the strategy
+matrix C. G is the Gram matrix of all modes, and <H, G> is the sum of the products H_ij G_ij.
+
+Let noise_std be the standard deviation of the noise that the privacy budget requires. With the weights H from
+`noise_estimate`, log noise_std and log <H, G> / 2 have the same gradient with respect to C. So <H, G>, a quadratic form
+in the modes, takes the place of the squared sensitivity.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from antiphase._check import Array
 class ToeplitzWeightedGram:
     """Computes <H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3) for b bins.
 
-    The modes are one vector m, shifted by 0, ..., b - 1 and truncated to n rows. Without the truncation, <H, G> would
-    be a quadratic form in m with a Toeplitz matrix whose entries are the sums of the diagonals of H. The code computes
-    this form and then subtracts the contribution of the truncated rows.
+    The modes are one vector m, shifted down by 0, ..., b - 1 rows and truncated to n rows. Without the truncation,
+    <H, G> would be a quadratic form in m. The matrix of this form is Toeplitz, and its entries are the sums of the
+    diagonals of H. The code computes the quadratic form and then subtracts the contribution of the truncated rows.
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -39,7 +42,11 @@ class ToeplitzWeightedGram:
         self._index = np.where(inside, index, steps)  # index `steps` refers to an appended 0
 
     def __call__(self, c: Array) -> tuple[float, Array]:
-        """Return the value and its gradient with respect to the coefficients; at 0, the derivative from the right."""
+        """Return <H, G> and its gradient with respect to the coefficients.
+
+        <H, G> depends on the absolute values of the coefficients. For coefficients of 0, the derivative is one-sided,
+        from the right.
+        """
         from scipy.signal import fftconvolve
 
         n, b = self._steps, self._bins
@@ -59,7 +66,9 @@ class ToeplitzWeightedGram:
 
 
 class BLTWeightedGram:
-    """Computes <H, G> for a batch of BLTs with coefficients c_0 = 1 and c_i = sum_j scale_j exp(-rate_j (i - 1)).
+    """Computes <H, G> for a batch of BLTs (buffered linear Toeplitz strategies).
+
+    The coefficients of a BLT are c_0 = 1 and c_i = sum_j scale_j exp(-rate_j (i - 1)).
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -70,7 +79,7 @@ class BLTWeightedGram:
         self._square, self._lags = ToeplitzWeightedGram(H, steps), np.arange(steps - 1.0)
 
     def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
-        """Return the values, of shape (batch,), and the derivatives for rate and scale, of shape (batch, d)."""
+        """Return <H, G>, of shape (batch,), and its derivatives for rates and scales, of shape (batch, d)."""
         values, by_rate, by_scale = np.empty(len(rate)), np.empty_like(rate), np.empty_like(scale)
         for s in range(len(rate)):
             powers = np.exp(-rate[s][:, None] * self._lags)
@@ -83,7 +92,7 @@ class BLTWeightedGram:
 class BandedWeightedGram:
     """Computes <H, G> as a function of the columns of a banded C, in O(n b^2) for b bins.
 
-    C has at most b bands, so each row of C has at most one nonzero entry in the columns for the steps of a bin.
+    C has at most b bands. So among the columns for the steps of one bin, each row of C has at most one nonzero entry.
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -99,7 +108,7 @@ class BandedWeightedGram:
         self._bin = np.broadcast_to(j % len(H), self._row.shape)
 
     def __call__(self, columns: Array) -> tuple[float, Array]:
-        """Return the value and its gradient with respect to the columns."""
+        """Return <H, G> and its gradient with respect to the columns."""
         rows = np.zeros((len(columns), len(self._H)))
         inside = self._inside
         rows[self._row[inside], self._bin[inside]] = np.abs(columns[inside])

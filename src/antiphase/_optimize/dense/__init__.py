@@ -1,4 +1,4 @@
-"""The dense family: the best strategy among all matrices, with a proved bound on its distance to the optimum."""
+"""The family "dense": the best strategy among all matrices, with a proved lower bound on the optimal loss."""
 
 from antiphase._optimize.dense.optimizer import MAX_DENSE_STEPS, optimize_dense
 

@@ -1,12 +1,18 @@
 """The dense problem for `Curvatures`: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
 
-Here X = C^T C for the strategy C, p_i are the weights of the curvatures, and g_t^2 = 1 / m for the m steps whose error
-counts and 0 for all other steps. If only the last steps count, V is singular; for the last iterate, its rank is the
-number of curvatures. The best X is then singular too, and the dual ascent has no fixed point. So the ascent uses
-V + share x V_all + c I instead of V. V_all is the matrix V for the case that all steps count; it keeps the noise of
-earlier iterates from growing too large. The identity bounds the condition number. Loss and bound are computed for V
-itself: the bound of `dual` holds for any positive semidefinite V, at any multiplier U. If loss and bound do not agree
-to the tolerance, the ascent continues with a smaller share.
+Here X = C^T C for the strategy C, p_i are the weights of the curvatures, and A_i is the workload for curvature i. The
+vector g is as in the docstring of `Curvatures`: g_t^2 = 1 / n if all n steps count. If only the last iterate counts,
+g_t^2 is 1 for the last step and 0 for the others. If the model is the mean of the last iterates, V = sum_i a_i a_i^T
+with the rows a_i from `Curvatures.last_rows`.
+
+Unless all steps count, V is singular: its rank is at most the number of curvatures. The best X is then singular too,
+and the dual ascent has no fixed point. So the ascent uses V + share x V_all + c I instead of V. V_all is the matrix V
+for the case that all steps count. It keeps the noise of earlier iterates from growing too large. The multiple of the
+identity bounds the condition number.
+
+Loss and bound are computed for V itself. This is possible because the bound of `dual` holds for any positive
+semidefinite V, at any multiplier U. If loss and bound do not agree to the tolerance, the ascent continues with a
+smaller share.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
 SHARES = (1e-4, 1e-5, 1e-6)  # weights of V_all, tried in turn
-GRADIENT_NOISE = 0.02  # (trace of (c I)^1/2) / (sum of the singular values of V^1/2), which determines c
+GRADIENT_NOISE = 0.02  # determines c: the trace of (c I)^1/2 is this fraction of the trace of V^1/2
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class CurvaturesResult:
     Args:
         gram: X = C^T C of the best strategy.
         bound: the largest proved lower bound on the squared loss.
-        converged: whether loss and bound agree to the tolerance.
+        converged: True if loss and bound agree to the tolerance.
     """
 
     gram: Array
@@ -63,8 +69,8 @@ def solve_curvatures(
         workload: the workload matrix for curvature 0.
         objective: the curvatures, and the steps whose error counts.
         limits: when to stop early.
-        equal_norms: whether all columns of C must have the same norm.
-        tolerance: stop when loss / bound - 1 is at most this.
+        equal_norms: True if all columns of C must have the same norm.
+        tolerance: stop when loss / (root of the bound) - 1 is at most this.
         square: function that returns the squared loss of X.
     """
     n, factor = classes.steps, gram_factor(workload, objective, classes.steps)
@@ -90,9 +96,10 @@ def solve_curvatures(
 
 
 def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float) -> BlockDual:
-    """Return the dual function for tr(V X^-1), where V = L L^T.
+    """Return the dual function for tr(V X^-1).
 
-    tr(V X^-1) is the mean of the n squared row norms of sqrt(n) L^T X^-1/2, so sqrt(n) L^T acts as the workload.
+    Let V = L L^T be the Cholesky factorization. Then tr(V X^-1) is the mean of the n squared row norms of
+    sqrt(n) L^T X^-1/2. So the dual function for "rms" is used, with sqrt(n) L^T as the workload matrix.
     """
     n = classes.steps
     try:
@@ -110,8 +117,8 @@ def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float
 def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
     """Return the matrix V defined at the top of this module.
 
-    If only the last iterate counts, V is computed from the last rows of the workloads. If all steps count, one O(n^2)
-    recursion per curvature computes it.
+    If all steps count, V is computed by one O(n^2) recursion for each curvature. Otherwise it is computed from the last
+    rows of the workloads. With a trajectory term (see `Curvatures`), V is a weighted sum of both.
     """
     from antiphase._kernels import workload_gram
 
@@ -131,9 +138,9 @@ def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
 def gram_factor(workload: Workload, objective: Curvatures, steps: int) -> Array:
     """Return F such that F F^T is the V of `gram`, or is smaller than V by an allowance for rounding errors.
 
-    For the last iterate, the columns of F are the last rows of the workloads. Otherwise F is computed from the
-    eigenvalues of V, each reduced by the allowance. Every entry of V is a sum of up to n rounded products per
-    curvature.
+    If only the last iterate counts, the columns of F are the weighted last rows of the workloads. Otherwise F is
+    computed from the eigenvalues of V, each reduced by the allowance. The allowance grows with n, because every entry
+    of V is a sum of up to n rounded products for each curvature.
     """
     if objective.counted_steps(steps) == 1 and objective.way is None:
         return objective.last_rows(workload, steps)

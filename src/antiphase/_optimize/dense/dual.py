@@ -1,12 +1,14 @@
 """The dual function of the dense problem, which gives a proved lower bound and a corresponding primal point.
 
-The dense problem minimises the error over X = C^T C for strategies C and a workload A. For weights w of the steps and a
-multiplier U = R R^T, every feasible X satisfies
+The dense problem minimises the error over X = C^T C for strategies C and a workload A. A matrix X is feasible if the
+sensitivity is at most 1 and X satisfies the other constraints of the problem. For weights w of the steps and a
+multiplier U = R R^T (see `multipliers`), every feasible X satisfies
 
-    tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U),
+    tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U).
 
-where mass(U) is the largest tr(U X) over all feasible X. The primal point for U is
-X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1.
+Here mass(U) is the largest tr(U X) over all feasible X. The matrix
+X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1 is called the primal point for U. At the optimal U, it is the optimal X, up
+to a factor.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class SortedWorkload:
 
     Args:
         matrix: the workload matrix, A.
-        inverse: the bands of A^-1, or None if A^-1 is not banded.
+        inverse: the bands of A^-1, or None if A^-1 is not banded. The bands make `variances` faster.
         classes: the residue classes.
     """
 
@@ -41,7 +43,7 @@ class SortedWorkload:
         self._gram = self.columns.T @ self.columns
 
     def gram(self, rows: RowWeights, weights: Array) -> Array:
-        """Return A^T diag(w) A, for the weights w of the steps."""
+        """Return A^T diag(w) A for the weights w of the steps. Its rows and columns are sorted by class."""
         return self._gram / len(weights) if rows.fixed else (self.columns.T * weights) @ self.columns
 
     def variances(self, factor: Array, sigma: Array) -> Array:
@@ -65,8 +67,8 @@ class BlockDual:
         workload: the workload matrix, A.
         multipliers: object that maps coordinates to the multiplier U.
         rows: object that maps coordinates to the weights w of the steps.
-        rounding: largest fraction of the bound that rounding errors may cost. If they would cost more, the slower
-            singular value decomposition is used.
+        rounding: largest fraction of the bound that rounding errors of the eigenvalue decomposition may cost. If they
+            would cost more, the slower singular value decomposition is used instead.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class BlockDual:
         return np.concatenate([self._multipliers.start(), self._rows.start()])
 
     def __call__(self, point: Array) -> DualEvaluation | None:
-        """Evaluate the dual function at a point. Returns None if rounding errors are too large."""
+        """Evaluate the dual function at a point. Returns None if the result is not finite because of rounding."""
         with np.errstate(all="ignore"):
             try:
                 found = self._evaluate(point)
@@ -111,8 +113,8 @@ class BlockDual:
     def _mass(self, root: Blocks) -> float:
         """Return an upper bound on tr(U X) over all feasible X, for U = R R^T.
 
-        The bound includes an allowance for rounding errors in the product R R^T. This allowance grows with k^2 for
-        classes of k steps.
+        The bound includes an allowance for rounding errors in the product R R^T. The allowance grows with the square of
+        the largest number of steps in a class.
         """
         classes = self._workload.classes
         slack = (64 * classes.largest**2 + 16 * classes.steps) * EPS
@@ -129,7 +131,7 @@ class BlockDual:
             return None
         sigma, vectors, nuclear = found
         scale = (nuclear / mass) ** 2
-        # From here on, U is multiplied by `scale`, which does not change the bound.
+        # From here on, U is multiplied by `scale`. This does not change the bound.
         sigma = sigma * math.sqrt(scale)
         root = [block * math.sqrt(scale) for block in root]
         inverse_root = [block / math.sqrt(scale) for block in inverse_root]
@@ -148,13 +150,15 @@ class BlockDual:
         )
 
     def _spectrum(self, root: Blocks, weights: Array) -> tuple[Array, Array, float] | None:
-        """Return singular values and right singular vectors of M = diag(w)^1/2 A R, and a bound on the sum of values.
+        """Return the singular values and right singular vectors of M = diag(w)^1/2 A R.
 
-        The third result is a lower bound on the sum of the singular values. If the eigenvalue decomposition of M^T M
-        gives an accurate enough bound, it is used. Otherwise the slower singular value decomposition of M is used.
-        Rounding changes M^T M by a matrix E, and its eigenvalues v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt
-        1953). The square root of v_i then changes by at most |d_i| / sqrt(v_i), and the sum of all square roots by at
-        most |E|_F (sum_i 1 / v_i)^1/2.
+        The third result is a lower bound on the sum of the singular values, with an allowance for rounding. Returns
+        None if the smallest singular value is not positive.
+
+        If the eigenvalue decomposition of M^T M gives an accurate enough bound, it is used. Otherwise the slower
+        singular value decomposition of M is used. Let E be the rounding error of M^T M, and v_i its eigenvalues.
+        Rounding changes the v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt 1953). So the square root of v_i
+        changes by at most |d_i| / sqrt(v_i), and the sum of all square roots by at most |E|_F (sum_i 1 / v_i)^1/2.
         """
         classes = self._workload.classes
         V = self._workload.gram(self._rows, weights)
@@ -178,13 +182,14 @@ class BlockDual:
 class NonnegativeDual:
     """The dual function of the problem in which all entries of X must be non-negative.
 
-    Each entry (i, j) of X with i and j in different classes has a multiplier N_ij >= 0, and U = (block diagonal) - N.
-    The coordinates of N are relative to the diagonal of U. Each iteration moves them against the correlations of X and
-    clips them at 0. A point is a point of `BlockDual` followed by the coordinates of N.
+    Each entry (i, j) of X with i and j in different residue classes has a multiplier N_ij >= 0. The multiplier of the
+    whole problem is U = D - N with a block-diagonal D. The coordinates of N are N_ij / sqrt(D_ii D_jj). Each iteration
+    subtracts a multiple of the correlations X_ij / sqrt(X_ii X_jj) from them. Negative coordinates count as 0. A point
+    is a point of `BlockDual` followed by the coordinates of N.
 
     Args:
         workload: the workload matrix, A.
-        multipliers: object that maps coordinates to the block diagonal of U.
+        multipliers: object that maps coordinates to the block-diagonal matrix D.
         rows: object that maps coordinates to the weights w of the steps.
     """
 
@@ -217,7 +222,7 @@ class NonnegativeDual:
         R = np.linalg.cholesky(U - N)
         M = np.sqrt(weights)[:, None] * (self._workload.columns @ R)
         _, sigma, transposed = np.linalg.svd(M)
-        # Allow for rounding: R R^T differs from U, which changes tr(U X), and the singular values have rounding errors.
+        # Allow for rounding errors: R R^T differs from U, which changes tr(U X), and the singular values are inexact.
         norm = float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max())
         mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * sum(map(len, blocks))
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
@@ -238,10 +243,10 @@ class NonnegativeDual:
         )
 
     def _feasible(self, X: Array) -> tuple[Array, Array]:
-        """Return a feasible point near X, and its variances.
+        """Return a feasible matrix near X, and the noise variances of the steps for it.
 
-        The entries of X are clipped at 0 and scaled, and X is mixed with its diagonal in several proportions. The
-        result is the positive definite mixture with the smallest error.
+        The entries of X are clipped at 0 and scaled, and X is mixed with its diagonal in several proportions. Among the
+        mixtures that are positive definite, the result has the smallest error.
         """
         clipped = np.where(self._same, 0.0, np.maximum(X, 0.0))
         scales = np.sqrt(self._multipliers.columns(np.diag(X)) / np.diag(X))
@@ -275,7 +280,7 @@ def _congruence(classes: ResidueClasses, root: Blocks, V: Array) -> Array:
 
 
 def _gram(classes: ResidueClasses, factor: Blocks, vectors: Array, sigma: Array) -> Callable[[], Array]:
-    """Return a function that computes X, so that X is computed only for the best point."""
+    """Return a function that computes the primal point X. It is called for the best point only."""
 
     def make() -> Array:
         Z = classes.times(factor, vectors)

@@ -1,4 +1,7 @@
-"""Fixed-point ascent on a dual function, with Anderson acceleration. Every iteration has a proved optimality gap."""
+"""Ascent on a dual function, by a fixed-point map with Anderson acceleration.
+
+Every iteration gives a proved lower bound on the squared loss and a strategy, and so a proved optimality gap.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from antiphase._optimize.solution import SearchLimits
 
 ANDERSON_MEMORY = 8
 MAX_EXTRAPOLATION = 5.0  # largest length of an extrapolated step, relative to the plain step
-MIN_DAMPING = 1e-6  # stop when a plain step fails even with this damping
+MIN_DAMPING = 1e-6  # stop when even this fraction of the plain step fails
 MAX_ITERATIONS = 2000
 PATIENCE = 200  # stop when the gap has not shrunk by 1 % over this many iterations
 
@@ -26,9 +29,9 @@ class DualEvaluation:
     Args:
         bound: a proved lower bound on the squared loss.
         square: the squared loss of the corresponding primal point.
-        state: the dual point, normalised.
+        state: the dual point, with the multiplier U scaled such that tr(U X(U)) = mass(U) (see `dual`).
         successor: the image of the dual point under the fixed-point map (see `multipliers`).
-        gram: function that computes the primal point, X = C^T C for a strategy C.
+        gram: function that computes the primal point, X = C^T C for a strategy C, and returns it.
     """
 
     bound: float
@@ -46,8 +49,8 @@ class AscentResult:
         bound: the largest proved lower bound on the squared loss.
         square: the squared loss of the best primal point.
         state: the last dual point.
-        gram: function that computes X = C^T C for the best primal point.
-        converged: whether loss and bound agree to the tolerance.
+        gram: function that computes and returns the best primal point, X = C^T C for a strategy C.
+        converged: True if loss and bound agree to the tolerance.
     """
 
     bound: float
@@ -62,14 +65,18 @@ def ascend(
 ) -> AscentResult:
     """Iterate the fixed-point map until loss and bound agree to a relative `tolerance`.
 
-    Steps are extrapolated from the last few steps (Anderson 1965). The dual function is concave, and every step must
-    increase it. A step that lowers it or leaves its domain is undone and replaced by a shorter plain step.
+    The plain step at a point goes to the image of the point under the fixed-point map. The actual steps are
+    extrapolated from the last few plain steps (Anderson 1965). Every step must increase the dual function, up to a
+    small tolerance. A step that lowers it or leaves its domain is undone, and a fraction of the plain step is tried
+    instead.
 
     Args:
-        evaluate: the dual function; returns None outside its domain.
+        evaluate: the dual function. It returns None outside its domain.
         start: a point in the domain.
         limits: when to stop early.
-        tolerance: stop when loss / bound - 1 is at most this.
+        tolerance: stop when sqrt(squared loss / bound) - 1 is at most this.
+
+    Raises `NotProved` if `start` is not in the domain.
     """
     found = evaluate(start)
     if found is None:
@@ -91,7 +98,7 @@ def ascend(
 
 
 class _AscentState:
-    """The last accepted point, the best point so far, and the next point to try."""
+    """The state of the ascent: the last accepted point, the best point so far, and the next point to try."""
 
     def __init__(self, first: DualEvaluation) -> None:
         self.origin, self.best, self.bound, self.damping = first, first, first.bound, 1.0
@@ -100,7 +107,7 @@ class _AscentState:
 
     @property
     def gap(self) -> float:
-        """Loss / bound - 1 for the best loss and the best bound."""
+        """The relative gap sqrt(squared loss / bound) - 1, for the smallest loss and the largest bound so far."""
         return math.sqrt(self.best.square / self.bound) - 1.0
 
     def take(self, found: DualEvaluation | None) -> None:
@@ -136,11 +143,14 @@ class _AndersonHistory:
         self._steps = [*self._steps[-ANDERSON_MEMORY:], step]
 
     def restart(self, point: Array, step: Array) -> None:
-        """Replace all pairs by one pair."""
+        """Replace all pairs by the given pair of point and step."""
         self._points, self._steps = [point], [step]
 
     def step(self) -> Array:
-        """Return the step to the fixed point of a linear model of the map, limited in length."""
+        """Return the step to the fixed point of a linear model of the fixed-point map, limited in length.
+
+        The model interpolates the map at the last few points.
+        """
         plain = self._steps[-1]
         if len(self._steps) == 1:
             return plain

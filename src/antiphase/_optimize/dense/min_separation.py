@@ -1,15 +1,18 @@
-"""The dense problem under minimum separation b, where X = C^T C has at most b bands for the strategy C.
+"""The dense problem under minimum separation b, for strategies C with at most b bands.
 
 With at most b bands, the columns of C for the steps of a participation pattern are orthogonal. Let x_i be the squared
 norm of column i. Then
 
     sensitivity^2 = max over patterns p of sum_{i in p} x_i
-                  = min { sum_w cost_w q_w : x_i <= sum of q_w over all windows w that contain i }.
+                  = min { sum_w cost_w q_w : q_w >= 0, x_i <= sum of q_w over all windows w that contain i }.
 
-The windows are all intervals of b steps, at cost 1, and the interval of all steps, at cost k (the number of
-participations). The maximum and the minimum are equal by linear programming duality: the constraints of the pattern
-polytope form an interval matrix, so its vertices are integral. The minimum turns the sensitivity constraint into a
-choice of weights cost_w q_w on a simplex.
+There are two kinds of windows. The intervals of b steps have cost 1. The interval of all steps has cost k, the number
+of participations. The maximum and the minimum are equal by linear programming duality: the constraints on the patterns
+form an interval matrix, so the vertices of their polytope are integral.
+
+For sensitivity 1, the products cost_w q_w are non-negative weights of the windows that sum to 1. So instead of a C with
+a sensitivity constraint, the search optimises these weights and the directions of the columns of C. V and U stand for
+the matrices in `MinSeparationProblem.bound`.
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
 
-SHARE_OF_ALL_STEPS = 1e-3  # weight of the error over all steps in `RegularizedError`
+SHARE_OF_ALL_STEPS = 1e-3  # weight of the error of all steps, relative to the other error, in `RegularizedError`
 
 
 class MinSeparationProblem:
-    """Computes log(loss) as a function of the bands of C and, without equal norms, the weights of the windows.
+    """Computes log(loss) at a point. The point determines a strategy C with sensitivity at most 1.
 
-    A point holds the columns of C, up to scale, followed by the square roots of the weights, up to scale. The weight
-    of the window of all steps comes first.
+    A point holds the columns of C, up to the scale of each column. Unless all columns must have equal norms, the square
+    roots of the weights of the windows follow, up to a common scale. The weight of the window of all steps comes first.
 
     Args:
         steps: number of steps, n.
         separation: smallest number of steps between participations, b, which is also the number of bands.
         count: number of participations, k.
         workload: the workload matrix, A.
-        equal_norms: whether all columns must have norm 1 / sqrt(k).
+        equal_norms: True if all columns must have norm 1 / sqrt(k).
         objective: the error to minimise.
     """
 
@@ -68,9 +71,10 @@ class MinSeparationProblem:
                 self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
-        """Return the starting point: the square root of the prefix-sum matrix, truncated to `separation` bands.
+        """Return the starting point.
 
-        Half of the weight is on the window of all steps. The other half is spread equally over the other windows.
+        C is the square root of the prefix-sum matrix, truncated to `separation` bands. The window of all steps has half
+        of the weight. The other half is spread equally over the other windows.
         """
         columns = Toeplitz.square_root(self._steps, self._width).columns()
         windows = self._steps - self._width + 1
@@ -83,7 +87,10 @@ class MinSeparationProblem:
         return bands * np.sqrt(self._squares(roots) / _row_squares(bands))[:, None]
 
     def value(self, point: Array, gradient: Array, power: float) -> float:
-        """Return log(loss), with a power mean of the variances as the error, and write its gradient to `gradient`."""
+        """Return log(loss), and write its gradient to `gradient`.
+
+        For "rms" and "max", the error is the root of a power mean of the variances of the steps, with exponent `power`.
+        """
         columns, (bands, roots), (slope, root_slope) = self.columns(point), self._split(point), self._split(gradient)
         if not np.isfinite(columns).all() or not columns[:, 0].all():
             return math.inf
@@ -99,7 +106,7 @@ class MinSeparationProblem:
         return result
 
     def loss(self, point: Array) -> float:
-        """Return the error: an upper bound on the loss, because the columns have a sensitivity of at most 1."""
+        """Return the error, an upper bound on the loss. The bound holds because the sensitivity is at most 1."""
         columns = self.columns(point)
         if not isinstance(self._error, BandedError):
             error = self._error.error if isinstance(self._error, RegularizedError) else self._error
@@ -110,9 +117,10 @@ class MinSeparationProblem:
     def bound(self, point: Array, power: float) -> float:
         """Return a proved lower bound on the squared loss of every feasible C.
 
-        The bound uses a dual multiplier U: X^-1 V X^-1, with the off-diagonal entries inside the band set to 0. At the
-        optimum, these entries are 0 already. Here V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is
-        a sum of such matrices.
+        Let X = C^T C for the point, and V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is a sum of
+        such matrices. The bound uses the dual function (see `dual`) at a multiplier U. Inside the band, U equals the
+        diagonal of X^-1 V X^-1. Outside the band, U equals X^-1 V X^-1. At the optimum, the off-diagonal entries of
+        X^-1 V X^-1 inside the band are 0 already.
         """
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
         factor, y = self._tangent(inverse, power)
@@ -126,7 +134,7 @@ class MinSeparationProblem:
         M = factor.T @ R
         sigma = np.linalg.svd(M, compute_uv=False)
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
-        # Allow for rounding errors in R R^T = U. No feasible X has a trace above n.
+        # This is an allowance for rounding errors in R R^T = U. The trace of a feasible X is at most n.
         rounding = 4 * n * EPS * float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max()) * n
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
@@ -151,7 +159,7 @@ class MinSeparationProblem:
         return vector[:size].reshape(self._steps, self._width), vector[size:]
 
     def _squares(self, roots: Array) -> Array:
-        """Return the squared column norms x, given the square roots of the weights."""
+        """Return the squared column norms x that the weights of the windows allow, given the roots of the weights."""
         if self._equal:
             return np.full(self._steps, 1.0 / self._count)
         weights = roots**2 / (roots @ roots)
@@ -174,14 +182,14 @@ class MinSeparationProblem:
 
 
 class RegularizedError:
-    """Computes the error of the last steps plus a small multiple of the error of all steps.
+    """Computes the error of the last iterate or of an averaged model, plus a small multiple of the error of all steps.
 
-    If only the last training steps count, the matrix V of `MinSeparationProblem.bound` is singular. Without the second
-    term, most of C would be undetermined, and the search would be slow. The error of all steps is computed for one
-    direction only, which has the mean curvature.
+    If not all steps count, the matrix V of `MinSeparationProblem.bound` is singular. Without the second term, most of C
+    would be undetermined, and the search would be slow. The second term is computed for one direction only, which has
+    the mean curvature.
 
     Args:
-        error: the error of the last steps.
+        error: the error of the last iterate or of the averaged model.
         workload: the workload matrix for curvature 0.
         objective: the curvatures.
         steps: number of steps, n.
@@ -197,11 +205,14 @@ class RegularizedError:
         self._slope = np.empty((steps, bands))
 
     def factor(self, factor: Array) -> Array:
-        """Return F' with F' F'^T equal to the regularised V, given F with F F^T = V."""
+        """Return F' such that F' F'^T is the matrix V for the sum of both terms, given F with F F^T = V.
+
+        V is the matrix of `MinSeparationProblem.bound` for the first term.
+        """
         return np.concatenate([factor, math.sqrt(self._share) * self._matrix.T], axis=1)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return log(sqrt(regularised squared error)) and, if it is finite, write its gradient into `gradient`."""
+        """Return the logarithm of the root of the sum of both terms. If it is finite, write its gradient."""
         value = self.error.tangent(columns, power, gradient)
         if not math.isfinite(value):
             return math.inf
@@ -219,8 +230,8 @@ def solve_min_separation(
 ) -> tuple[Array, float, bool]:
     """Return the best point, a lower bound on the squared loss, and whether loss and bound agree to `tolerance`.
 
-    Minimises the power mean for each exponent of the objective in turn. Then repeats the last exponent with smaller and
-    smaller tolerances until loss and bound agree.
+    The function minimises the loss for each exponent in `objective_powers` in turn. It then repeats the search for the
+    last exponent with smaller and smaller tolerances, until loss and bound agree.
     """
     point, bound, powers = problem.start(), 0.0, objective_powers(objective)
     finer = (1e-3, 1e-4, 1e-5, 1e-6)

@@ -1,10 +1,14 @@
 """Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal multipliers.
 
 The dense problem minimises the error over X = C^T C for strategies C. Let X_r be the block of X for residue class r,
-the steps of one example. The contributions of this example have a correlation matrix K over the steps of the class, and
-the constraint on the sensitivity is tr(X_r K) <= 1 for every K. So a multiplier U_r = v_r K with v_r >= 0 can be any
-positive semidefinite matrix with constant diagonal. The multipliers of the constraint "X_r is diagonal with trace 1"
-are the same matrices.
+which consists of the steps of one example. Let K hold the inner products of the contributions of this example to the
+steps of the class, which have norm 1. K can be any correlation matrix, and the constraint on the sensitivity is
+tr(X_r K) <= 1 for every K. So the multiplier U_r of this constraint is v_r K with a number v_r >= 0 and some K: it can
+be any positive semidefinite matrix with constant diagonal. The multipliers of the constraint "X_r is diagonal with
+trace 1" are the same matrices.
+
+All multipliers together form a block-diagonal matrix U with blocks U_r. The Python classes of this module map a point,
+which is a vector of unconstrained coordinates, to U.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ MIN_LOG_MULTIPLIER = -25.0  # smallest logarithm of a multiplier relative to the
 
 
 class Multipliers(ABC):
-    """Base class: multipliers U that are block diagonal over the residue classes, with unconstrained coordinates."""
+    """Base class: maps unconstrained coordinates to multipliers U that are block diagonal over the residue classes."""
 
     def __init__(self, classes: ResidueClasses) -> None:
         self.classes = classes
@@ -59,23 +63,25 @@ class Multipliers(ABC):
 
     @abstractmethod
     def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
-        """Return a block-diagonal W such that W X W is feasible, given the blocks of X."""
+        """Return a block-diagonal W such that W X W is feasible, given the blocks of U and the blocks `gram` of X."""
 
 
 @final
 class OrthogonalMultipliers(Multipliers):
-    """Multipliers for columns that are orthogonal within a class. The squared column norms sum to 1, or are all equal.
+    """Multipliers for strategies whose columns are orthogonal within a residue class.
+
+    The squared column norms of a class sum to 1. With `equal_norms`, they are all equal instead.
 
     Let # be the geometric mean of two matrices. Then X_r = U_r^-1 # V_r with V_r = X_r U_r X_r. If V_r did not depend
-    on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r, a diagonal matrix with entries proportional
-    to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses D^-1 V_r D^-1 as the next U_r;
-    its fixed points have X_r = D. For classes of one step, the map is the square of the map of Choquette-Choo et al.
-    2023 (multi-epoch), Cor. 3.1.
+    on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r. It is a diagonal matrix, and its entries are
+    proportional to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses D^-1 V_r D^-1 as the
+    next U_r. Its fixed points have X_r = D. For classes of one step, this map multiplies U_r by X_r^2, whereas the map
+    of Choquette-Choo et al. 2023 (multi-epoch), Cor. 3.1, multiplies it by X_r.
 
     Args:
         classes: the residue classes.
-        equal_norms: whether all columns must have the same norm.
-        floor: fraction by which U is mixed with its diagonal. Mixing lowers the bound by at most the same fraction.
+        equal_norms: True if all columns must have the same norm.
+        floor: fraction by which U is mixed with its diagonal. Mixing lowers the bound by at most this fraction.
     """
 
     def __init__(self, classes: ResidueClasses, equal_norms: bool, floor: float) -> None:
@@ -95,7 +101,10 @@ class OrthogonalMultipliers(Multipliers):
         return flatten(spectral_function(lambda values: np.log(values * scale), blocks))
 
     def mass(self, blocks: Blocks) -> float:
-        """Return the sum over all classes of the constant on the diagonal of U; for equal norms, tr(U) / class size."""
+        """Return the sum over all classes of the constant diagonal entry of U_r; for equal norms, tr(U) / class size.
+
+        If the diagonal of U_r is not constant because of rounding, its largest entry is used.
+        """
         if self._equal:
             return sum(float(d.sum()) for d in diagonals(blocks)) / self.classes.largest
         return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
@@ -107,7 +116,7 @@ class OrthogonalMultipliers(Multipliers):
         return flatten(spectral_function(np.log, [self._mixed(block) for block in following]))
 
     def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
-        """Return W = D # X_r^-1, the positive definite solution of W X_r W = D."""
+        """Return W = D # X_r^-1 for every class, the positive definite solution of W X_r W = D."""
         roots = [np.sqrt(d) for d in self._targets(product(gram, blocks, gram))]
         return scaled(spectral_function(lambda values: values**-0.5, scaled(gram, roots)), roots)
 
@@ -138,7 +147,9 @@ class OrthogonalMultipliers(Multipliers):
 
 @final
 class SignMultipliers(Multipliers):
-    """Multipliers for scalar contributions: U = sum_s v_s s s^T, with one v_s for each class and each sign vector s.
+    """Multipliers for scalar contributions, which are 1 or -1 in the worst case.
+
+    For each residue class, U_r = sum_s v_s s s^T over all sign vectors s, with one number v_s >= 0 for each s.
 
     Args:
         classes: the residue classes, with few steps each.
@@ -150,7 +161,7 @@ class SignMultipliers(Multipliers):
         self._signs = [np.array([(1.0, *rest) for rest in combinations((1.0, -1.0), repeat=k - 1)]) for k in sizes]
 
     def start(self) -> Array:
-        """Return equal multipliers, which give U = I."""
+        """Return the coordinates of equal v_s, for which U = I."""
         pairs = zip(self.classes.groups, self._signs, strict=True)
         return np.concatenate([np.full(len(group) * len(signs), -np.log(len(signs))) for group, signs in pairs])
 
@@ -160,15 +171,15 @@ class SignMultipliers(Multipliers):
         return [np.einsum("bs,si,sj->bij", v, s, s, optimize=True) for v, s in zip(parts, self._signs, strict=True)]
 
     def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
-        """Return the logarithm of the scaled multipliers."""
+        """Return the logarithms of scale x v_s."""
         return point + np.log(scale)
 
     def mass(self, blocks: Blocks) -> float:
-        """Return the sum of all v_s. Within a class, every diagonal entry of U is the sum of the v_s of the class."""
+        """Return the sum of all v_s. Every diagonal entry of a block U_r is the sum of the v_s of this class."""
         return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
 
     def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
-        """Return the logarithms of v_s (s^T X s)^2, following Cor. 3.1 of Choquette-Choo et al. 2023 (multi-epoch).
+        """Return the logarithms of v_s (s^T X_r s)^2, similar to Choquette-Choo et al. 2023 (multi-epoch), Cor. 3.1.
 
         Most v_s tend to 0. Their logarithms, minus the largest one, are kept at or above MIN_LOG_MULTIPLIER.
         """
@@ -176,7 +187,7 @@ class SignMultipliers(Multipliers):
         return np.maximum(following, following.max() + MIN_LOG_MULTIPLIER)
 
     def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
-        """Return the block-diagonal W that scales each class to sensitivity 1."""
+        """Return the multiple of the identity for each class that scales the class to sensitivity 1."""
         out = []
         for forms, group in zip(self._forms(gram), self.classes.groups, strict=True):
             out.append(forms.max(axis=1)[:, None, None] ** -0.5 * np.eye(group.shape[1]))
@@ -194,10 +205,12 @@ class SignMultipliers(Multipliers):
 
 @final
 class RowWeights:
-    """Weights of the steps in the error. They are equal for "rms"; for "max", they are the multipliers of the steps.
+    """Weights of the steps in the error.
 
-    For any weights that sum to 1, the weighted mean of the variances is at most the largest variance, so every choice
-    of weights gives a lower bound. The fixed-point map multiplies the weight of each step by the variance of the step.
+    For "rms", the weights are equal. For "max", they are the multipliers of the constraints that no variance exceeds
+    the squared error. For any weights that sum to 1, the weighted mean of the variances is at most the largest
+    variance, so every choice of weights gives a lower bound. The fixed-point map multiplies the weight of each step by
+    the noise variance of this step.
 
     Args:
         steps: number of steps, n.
@@ -232,5 +245,5 @@ class RowWeights:
         return np.log((1.0 - self._floor) * following / following.sum() + self._floor / self._steps)
 
     def value(self, variances: Array) -> float:
-        """Return the squared objective."""
+        """Return the squared error: the mean variance for "rms", or the largest variance for "max"."""
         return float(variances.mean() if self.fixed else variances.max())

@@ -1,4 +1,4 @@
-"""Find the best strategy among all matrices, with a proved bound on its distance to the optimum."""
+"""Find the best strategy among all matrices, with a proved lower bound on the optimal loss."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ def optimize_dense(
     """Minimise sensitivity x error over all matrices, and prove how close the result is to the optimum.
 
     For a single participation, participation in every step, and fixed epochs, the search minimises tr(A^T A X^-1) over
-    X = C^T C by ascent on the dual problem. The columns of C for the steps of one example (a residue class) are
-    constrained to be orthogonal. This constraint does not increase the loss, because its multipliers are the same
-    matrices as the multipliers of the sensitivity constraint for vector contributions, such as gradients. So the result
-    is the optimum for vector contributions. For minimum separation, X is constrained to as many bands as the
-    separation, and the search is a descent on C.
+    X = C^T C by ascent on the dual problem. Under fixed epochs of b steps, one example takes part in the steps of one
+    residue class modulo b. The columns of C for the steps of a residue class are constrained to be orthogonal. This
+    constraint does not increase the optimal loss for vector contributions, such as gradients. The reason is that its
+    Lagrange multipliers are the same matrices as those of the sensitivity constraint for vector contributions (see
+    `multipliers`). So the result is the optimum for vector contributions. For minimum separation, C is constrained to
+    as many bands as the separation, and the search is a descent on C.
 
     **Guarantee**: `lower_bound` is the value of the dual function at a feasible point, minus an allowance for rounding.
-    Under fixed epochs, `constraint` determines for which matrices C the bound holds. With "pattern", these are all
-    matrices. With "nonnegative", they are the matrices with X >= 0 in every entry. With "scalar", they are all
-    matrices, and the bound holds even if the loss is computed from the smaller sensitivity to scalar contributions.
-    With equal_norms, the bound holds for every C whose columns have equal norms and are orthogonal within a residue
-    class. Under minimum separation, the bound holds for every C with as many bands as the separation. `converged` says
-    whether loss and bound agree to the tolerance.
+    Under fixed epochs, `constraint` determines for which matrices C the bound holds. With "pattern", it holds for all
+    matrices. With "nonnegative", it holds for the matrices C for which all entries of X are non-negative. With
+    "scalar", it holds for all matrices, even if their loss is computed from the sensitivity to scalar contributions,
+    which is at most the sensitivity to vectors. With equal_norms, the bound holds for every C whose columns have equal
+    norms and are orthogonal within a residue class. Under minimum separation, the bound holds for every C with as many
+    bands as the separation. `converged` is True if loss and bound agree to the tolerance.
 
     Args:
         steps: number of steps, n, at most 8192.
@@ -69,12 +70,13 @@ def optimize_dense(
         workload: the workload matrix, A.
         objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
-        constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum under
-            scalar contributions. "scalar" is for comparison only: compare its `lower_bound`. Its `loss` is for vector
-            contributions, and its strategy cannot be used for training.
-        equal_norms: whether all columns of C must have the same norm. With equal_norms=False and `Curvatures` for the
-            last iterate, early steps get much more noise than late steps, because the last iterate forgets early noise.
-        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4 for "rms", 2e-3 for "max" and
+        constraint: "pattern" finds the optimum. "nonnegative" finds the optimum among the matrices C for which all
+            entries of X are non-negative. "scalar" finds the optimum for scalar contributions. Use "scalar" only to
+            compare its `lower_bound` with that of "pattern": its `loss` is computed for vector contributions, and its
+            strategy cannot be used for training.
+        equal_norms: True if all columns of C must have the same norm. With equal_norms=False and `Curvatures` for the
+            last iterate, early steps get much more noise than late steps, because SGD damps early noise until the end.
+        tolerance: stop when loss / lower_bound - 1 is at most this. By default, 1e-4 for "rms", 2e-3 for "max" and
             0.02 for `Curvatures`.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), Thm 3.1, Cor. 3.1 and Eqs. 34 to 36; Choquette-Choo et al.
@@ -118,11 +120,11 @@ def optimize_dense(
 @final
 @record
 class ScalarOnly(Strategy):
-    """The optimal C for scalar contributions. It is only for comparison with vector contributions.
+    """The strategy that is optimal for scalar contributions. Use it only for comparison with vector contributions.
 
-    The sensitivity that this C was optimised for holds only if each contribution is a single number. The sensitivity to
-    gradients, which are vectors, can be larger. So this strategy has no sensitivity, error, noise stream or mechanism:
-    everything that uses more than `matrix` raises `NotProved`.
+    A contribution is what one example adds to the sum in one step. This C was optimised for the sensitivity to
+    contributions that are single numbers. The sensitivity to gradients, which are vectors, can be larger. To prevent
+    its use for training, everything that uses more than `matrix` raises `NotProved`, such as sensitivity and noise.
 
     Args:
         matrix: the strategy matrix, C.
@@ -171,14 +173,18 @@ def _solve_dual(
     equal_norms: bool,
     tolerance: float,
 ) -> AscentResult:
-    """Return the result of the ascent on the dual. If it helps, the ascent starts from the optimum for n / 2 steps."""
+    """Maximise the dual function, and return the result.
+
+    If `can_halve` holds, the ascent starts from the optimum for half as many steps. For "nonnegative", a second ascent
+    follows, on the dual function with this constraint.
+    """
     classes = ResidueClasses(steps, period)
     sorted_workload = SortedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
     floor = 0.1 * tolerance
     orthogonal = OrthogonalMultipliers(classes, equal_norms, floor)
     kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
     rows = RowWeights(steps, objective, 0.01 if constraint == "nonnegative" else floor)
-    # Rounding may use up to 0.3 of the tolerance, so that the faster eigenvalue decomposition is accurate enough.
+    # If rounding errors may cost up to 0.3 of the tolerance, the faster eigenvalue decomposition is accurate enough.
     dual = BlockDual(sorted_workload, kind, rows, 0.3 * tolerance)
     start = dual.start()
     if constraint != "scalar" and can_halve(steps, period, workload):
@@ -196,9 +202,9 @@ def _solve_dual(
 def _factor(X: Array) -> Array:
     """Return the lower-triangular C with C^T C = X.
 
-    The Cholesky factor L of X satisfies L L^T = X instead; using L as C would understate the sensitivity. So the rows
-    and columns of X are reversed before the factorization, and the rows and columns of the factor are reversed
-    afterwards.
+    The Cholesky factor L of X satisfies L L^T = X instead. Using L as C would understate the sensitivity. So the
+    function reverses the order of the rows and columns of X before the factorization. Afterwards, it reverses the order
+    of the rows and columns of the factor.
     """
     L = np.linalg.cholesky(X[::-1, ::-1])
     return np.ascontiguousarray(L.T[::-1, ::-1])
@@ -225,8 +231,8 @@ def _check_options(
     if constraint != "pattern" and isinstance(participation.worst_case, MinSeparation):
         raise InvalidArgument(
             f"{OWNER} supports constraint={constraint!r} for fixed epochs only. Got {type(participation).__name__}.",
-            hint="omit the constraint: under minimum separation, the columns for the steps of one example are "
-            "orthogonal anyway",
+            hint="omit the constraint: under minimum separation, the columns of C for the steps of one example are "
+            "always orthogonal",
         )
     if constraint == "scalar" and equal_norms:
         raise InvalidArgument(
@@ -235,7 +241,7 @@ def _check_options(
         )
     if constraint == "scalar" and allowed.separation * 2.0 ** (allowed.count - 1) > MAX_SIGN_CHOICES:
         raise NotEnoughMemory(
-            f"{OWNER} with constraint='scalar' needs a multiplier for every choice of {allowed.count} signs, which is "
-            "too many.",
-            hint="use constraint='pattern', or a smaller problem: 'scalar' is for comparisons only",
+            f"{OWNER} with constraint='scalar' needs a multiplier for every choice of {allowed.count} signs. These are "
+            "too many multipliers.",
+            hint="use constraint='pattern'; for a comparison with 'scalar', use fewer participations",
         )

@@ -1,8 +1,8 @@
 """Residue classes of the steps, and matrices that are block diagonal over them.
 
 Under fixed epochs of b steps, an example takes part in the steps of one residue class modulo b. If the steps are sorted
-by residue class, the matrix of Lagrange multipliers of the sensitivity constraint is block diagonal. Blocks of the same
-size are stacked in one array.
+by residue class, the matrix of Lagrange multipliers of the sensitivity constraint is block diagonal, with one block for
+each class. The type `Blocks` represents such matrices. Blocks of the same size are stacked in one array.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class ResidueClasses:
         self._slices = [slice(stop - group.size, stop) for group, stop in zip(self.groups, stops, strict=True)]
 
     def identity(self) -> Blocks:
-        """Return the identity matrix."""
+        """Return the identity matrix as blocks."""
         return [np.tile(np.eye(group.shape[1]), (len(group), 1, 1)) for group in self.groups]
 
     def times(self, blocks: Blocks, matrix: Array) -> Array:
-        """Return the product of a block-diagonal and a dense matrix, with rows sorted by class."""
+        """Return the product of a block-diagonal matrix and a dense matrix whose rows are sorted by class."""
         out = np.empty_like(matrix)
         for block, rows in zip(blocks, self._slices, strict=True):
             out[rows] = (block @ matrix[rows].reshape(*block.shape[:2], -1)).reshape(-1, matrix.shape[1])
         return out
 
     def inner(self, factor: Array, weights: Array) -> Blocks:
-        """Return the diagonal blocks of factor diag(weights) factor^T."""
+        """Return the diagonal blocks of factor diag(weights) factor^T. The rows of `factor` are sorted by class."""
         out = []
         for group, rows in zip(self.groups, self._slices, strict=True):
             part = factor[rows].reshape(*group.shape, -1)
@@ -49,7 +49,7 @@ class ResidueClasses:
         return out
 
     def restricted(self, matrix: Array) -> Blocks:
-        """Return the diagonal blocks of a dense matrix that is sorted by class."""
+        """Return the diagonal blocks of a dense matrix whose rows and columns are sorted by class."""
         out = []
         for group, rows in zip(self.groups, self._slices, strict=True):
             b, k = group.shape
@@ -58,11 +58,11 @@ class ResidueClasses:
         return out
 
     def embedded(self, blocks: Blocks) -> Array:
-        """Return the dense block-diagonal matrix, sorted by class."""
+        """Return the blocks as a dense matrix whose rows and columns are sorted by class."""
         return self.times(blocks, np.eye(self.steps))
 
     def in_order(self, matrix: Array) -> Array:
-        """Reorder a matrix that is sorted by class, so that its rows and columns are in the order of the steps."""
+        """Return a matrix whose rows and columns are sorted by class with them in the order of the steps."""
         out = np.empty_like(matrix)
         out[np.ix_(self.order, self.order)] = matrix
         return out
@@ -83,7 +83,7 @@ def diagonals(blocks: Blocks) -> list[Array]:
 
 
 def scaled(blocks: Blocks, scales: list[Array]) -> Blocks:
-    """Return diag(s) block diag(s) for every block, with the vector s from `scales`."""
+    """Return diag(s) block diag(s) for every block, where s is the row of `scales` for this block."""
     return [s[:, :, None] * block * s[:, None, :] for block, s in zip(blocks, scales, strict=True)]
 
 
@@ -101,6 +101,6 @@ def flatten(blocks: Blocks) -> Array:
 
 
 def unflatten(vector: Array, like: Blocks) -> Blocks:
-    """Return the blocks that `flatten` turned into `vector`, with the shapes of `like`."""
+    """Return the inverse of `flatten`: the entries of `vector` as blocks with the shapes of `like`."""
     stops = np.cumsum([block.size for block in like])
     return [vector[stop - block.size : stop].reshape(block.shape) for block, stop in zip(like, stops, strict=True)]

@@ -1,8 +1,9 @@
 """Warm start for the dense problem: the optimum for half as many steps, interpolated.
 
-The best multipliers for n steps in residue classes modulo b are similar to the best multipliers for n / 2 steps in
-classes modulo b / 2. Here class r corresponds to class r / 2. With this start, the first evaluation is within a few
-tenths of a percent of the optimum. An evaluation with half as many steps takes an eighth of the time.
+The best Lagrange multipliers (see `multipliers`) for n steps in residue classes modulo b are similar to the best
+multipliers for n / 2 steps in classes modulo b / 2. Class r of the larger problem corresponds to class r / 2 of the
+smaller one. A search that starts from these multipliers starts within a few tenths of a percent of the optimum. An
+evaluation of the dual function with half as many steps takes an eighth of the time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ MIN_WARM_START_STEPS = 256  # up to this many steps, the search is fast from any
 
 
 def can_halve(steps: int, period: int, workload: Workload) -> bool:
-    """Return whether the optimum for half the steps and half the period is a useful starting point.
+    """Return True if the optimum for half the steps and half the period is a useful starting point.
 
-    It is useful if halving both leaves the class sizes unchanged and the workload is a prefix sum. With momentum, the
-    optimum for half the steps is different, and a search that starts there converges no faster.
+    Steps and period must be even, so that halving both leaves the sizes of the residue classes unchanged. The workload
+    must be a prefix sum. With momentum, the optimum for half the steps differs more, and a search that starts there
+    converges no faster.
 
     >>> [can_halve(n, b, PrefixSum()) for n, b in [(1024, 64), (1024, 1), (1001, 2), (64, 8)]]
     [True, False, False, False]
@@ -29,9 +31,14 @@ def can_halve(steps: int, period: int, workload: Workload) -> bool:
 
 
 def interpolate(state: Array, classes: ResidueClasses) -> Array:
-    """Return multiplier and row-weight coordinates for twice as many classes as `classes` has.
+    """Return a point of the dual function for twice as many steps and classes.
 
-    The coordinates, which are logarithms, are interpolated linearly between the midpoints of the known classes.
+    A point consists of the coordinates of the multipliers and of the weights of the steps. Both are logarithms. They
+    are interpolated linearly between the midpoints of the given classes or steps.
+
+    Args:
+        state: a point of the dual function for `classes`.
+        classes: the residue classes of the smaller problem.
 
     >>> interpolate(np.array([0.0, 1.0]), ResidueClasses(2, 2))
     array([0.  , 0.25, 0.75, 1.  ])
