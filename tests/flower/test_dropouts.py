@@ -465,6 +465,14 @@ def test_a_client_that_does_not_check_in_has_no_place(tmp_path):
     assert numbered(tmp_path) == [[1, 2, 3, 4]] * 3
 
 
+def test_a_client_that_takes_longer_to_check_in_than_to_train_has_a_place(tmp_path):
+    """Flower answers a message in the client's name, with an error, once its lifetime is over."""
+    grid = federation(tmp_path / "c", 12)
+    strategy(plan_for(blt(2), separation=2), tmp_path / "s", wait=60.0).start(grid, model(), timeout=5.0)
+    lifetimes = [{m.metadata.ttl for m in sent} for sent in (filter(is_check_in, grid.sent), grid.tasks())]
+    assert lifetimes == [{60.0}, {5.0}]
+
+
 def test_rollback_is_noticed_at_check_in_before_anybody_trains(tmp_path):
     plan = plan_for(blt(4), separation=1)
 

@@ -4,6 +4,7 @@ Most of these are for dropouts="replace", where a reply that is no update frees 
 default.
 """
 
+import math
 from functools import partial
 
 import httpx
@@ -586,6 +587,14 @@ def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path, dropouts):
 def test_bad_settings_are_refused(tmp_path, options):
     with pytest.raises(ap.InvalidArgument, match=next(iter(options))):
         strategy(plan_for(blt()), tmp_path / "s", **options)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan, math.inf, None, "60"])
+def test_a_timeout_that_is_none_is_refused_before_anything_is_stored(tmp_path, timeout):
+    """With NaN, the server waited for a silent client forever."""
+    with pytest.raises(ap.InvalidArgument, match="timeout"):
+        strategy(plan_for(blt()), tmp_path / "s").start(federation(tmp_path / "c", 4), model(), timeout=timeout)
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("clip", [1e-101, 1e-200, 5e-324])

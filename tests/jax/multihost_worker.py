@@ -3,7 +3,7 @@
     python -m tests.jax.multihost_worker RANK SIZE PORT DIRECTORY SOURCE [STEP TO DIE IN]
 
 Process 0 writes the parameters and a report to DIRECTORY. With SOURCE "by-hand", one process trains without JAX's
-optimizer, devices or clipping.
+optimizer, devices or clipping. With SOURCE "host,device", process 0 uses the first, and process 1 the second.
 """
 
 import os
@@ -55,7 +55,12 @@ def main(directory, source, stop):
         patch("antiphase._run.opening.fresh_run_id", lambda: RUN_ID),
         apj.open_run(plan(), directory / "run", params, examples=EXAMPLES, secret=ap.Secret.insecure(8)) as run,
     ):
-        optimizer = optax.chain(apj.add_correlated_noise(run, source, shardings=shardings), optax.sgd(RATE))
+        try:
+            noise = apj.add_correlated_noise(run, source.split(",")[RANK if "," in source else 0], shardings=shardings)
+        except ap.Refused as error:
+            (directory / f"refused-{RANK}").write_text(str(error))
+            raise
+        optimizer = optax.chain(noise, optax.sgd(RATE))
         total = apj.clipped_sum(loss, CLIP)
 
         @jax.jit

@@ -156,6 +156,31 @@ def test_a_callback_that_calls_fit_does_not_mix_up_the_batches(tmp_path):
         assert made.run.committed == 3
 
 
+@pytest.mark.parametrize("source", ["host", "device"])
+@pytest.mark.parametrize("late", [False, True])
+def test_after_an_interrupted_step_fit_continues(tmp_path, monkeypatch, source, late):
+    """Ctrl-C mostly comes while `commit` waits for the device; Keras then keeps the weights before the step."""
+    commit, count = apj.commit, iter(range(3))
+
+    def interrupted(*given):
+        is_last = next(count, None) == 2
+        if late or not is_last:
+            commit(*given)
+        if is_last:
+            raise KeyboardInterrupt
+
+    model, whole = build(optimizer="adam"), build(optimizer="adam")
+    with private(whole, tmp_path / "whole", source=source):
+        whole.fit(X, Y, epochs=4, steps_per_epoch=2, verbose=0)
+    monkeypatch.setattr(antiphase.jax.keras, "commit", interrupted)
+    with private(model, tmp_path / "run", source=source) as made:
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, Y, epochs=2, steps_per_epoch=2, verbose=0)
+        model.fit(X, Y, epochs=3, steps_per_epoch=2, verbose=0)
+        assert (made.report().steps_run, made.report().rewinds) == (STEPS, 0)
+    assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), whole.get_weights(), strict=True))
+
+
 def test_a_closed_object_does_not_train(tmp_path):
     """The model has its own train function again, which neither clips nor adds noise."""
     model = build()

@@ -8,6 +8,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
+from antiphase._run import set_noise_source
 from antiphase._samplers import Batch
 from antiphase.strategies import Fourier, Toeplitz
 from tests.jax.plans import check_refused, flat, plan_for, run_for
@@ -141,6 +142,15 @@ def test_an_optimizer_made_before_the_other_cannot_go_on_either(tmp_path):
         check_refused(run, host.update, (PARAMS, host.init(PARAMS)), "a different source")
         with pytest.raises(ap.Refused, match="made for a different noise source"):
             device.update(PARAMS, host.init(PARAMS))
+
+
+def test_a_source_that_the_run_was_not_started_with_is_refused_without_asking_other_processes(tmp_path, monkeypatch):
+    """It may be asked for in a compiled program, where processes cannot communicate."""
+    with open_run(tmp_path) as run:
+        apj.add_correlated_noise(run, "device")
+        monkeypatch.setattr(run, "_write", lambda act: pytest.fail("a collective operation"))
+        with pytest.raises(ap.Refused, match="a different source"):
+            set_noise_source(run, "host")
 
 
 @pytest.mark.parametrize("source", ["host", "device"])

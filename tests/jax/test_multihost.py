@@ -78,6 +78,12 @@ def test_both_are_killed_and_resume_from_their_checkpoint(tmp_path, source):
     assert (tmp_path / "whole" / "report").read_text() == (tmp_path / "killed" / "report").read_text()
 
 
+def test_processes_with_different_sources_do_not_wait_for_one_another(tmp_path):
+    assert 0 not in train(tmp_path, 2, "host,device", stop=0)
+    for rank in range(2):
+        assert "do not have the same noise source" in (tmp_path / f"refused-{rank}").read_text()
+
+
 def test_a_run_of_one_process_is_not_used_by_several(tmp_path, monkeypatch):
     from tests.jax.training import PARAMS, open_run
 

@@ -15,6 +15,21 @@ from tests.jax.training import PARAMS, open_run
 SUM = partial(optax.MultiSteps, every_k_schedule=2, use_grad_mean=False)
 LARGE = partial(optax.skip_large_updates, max_squared_norm=1e9)
 TRAINED = {"w": True, "b": True}
+
+
+def of_dict(chain):
+    """A chain whose state is a dict. JAX sorts its keys, so the state does not show which comes first."""
+
+    def named(state):
+        return {"noise": state[0], "rate": state[1]}
+
+    def update(updates, state, params=None):
+        updates, state = chain.update(updates, (state["noise"], state["rate"]), params)
+        return updates, named(state)
+
+    return optax.GradientTransformation(lambda params: named(chain.init(params)), update)
+
+
 UNSOUND = {
     "skips large sums": lambda noise: SUM(noise, should_skip_update_fn=LARGE),
     "skips what is not finite": lambda noise: SUM(noise, should_skip_update_fn=optax.skip_not_finite),
@@ -26,7 +41,8 @@ UNSOUND = {
     "masks steps": lambda noise: optax.conditionally_mask(noise, lambda step: step % 2 == 0),
     "masks parameters": lambda noise: optax.masked(noise, TRAINED),
     "two kinds": lambda noise: optax.multi_transform({"a": noise, "b": optax.identity()}, dict.fromkeys(PARAMS, "a")),
-    "named": lambda noise: optax.named_chain(("noise", noise), ("rate", optax.scale(0.1))),
+    "named, later": lambda noise: optax.named_chain(("rate", optax.scale(0.1)), ("noise", noise)),
+    "order of names": lambda noise: of_dict(optax.chain(noise, optax.scale(0.1))),
 }
 SOUND = {
     "alone": lambda noise: noise,
@@ -34,6 +50,9 @@ SOUND = {
     "chains": lambda noise: optax.chain(optax.chain(noise, optax.scale(0.1)), optax.adam(0.1)),
     "wrapped after": lambda noise: optax.chain(noise, optax.apply_if_finite(optax.adam(0.1), 3), optax.trace(0.9)),
     "hyperparameters after": lambda noise: optax.chain(noise, optax.inject_hyperparams(optax.sgd)(0.1)),
+    "named": lambda noise: optax.named_chain(("noise", noise), ("a rate", optax.scale(0.1))),
+    "named chains": lambda noise: optax.chain(optax.named_chain(("one", optax.chain(noise, optax.scale(0.1))))),
+    "sums of named": lambda noise: SUM(optax.named_chain(("noise", noise), ("adam", optax.adam(0.1)))),
     "sums": lambda noise: optax.chain(SUM(optax.chain(noise, optax.adam(0.1))).gradient_transformation()),
 }
 
@@ -63,7 +82,7 @@ def commit(run, state):
 @pytest.mark.parametrize("name", SOUND)
 def test_everything_else_is_let_through(tmp_path, name):
     with open_run(tmp_path) as run:
-        state = after(SOUND[name](apj.add_correlated_noise(run)), calls=2 if name == "sums" else 1)
+        state = after(SOUND[name](apj.add_correlated_noise(run)), calls=2 if name.startswith("sums") else 1)
         commit(run, state)
         public, private = apj.split(state)
         joined = apj.join(public, private)

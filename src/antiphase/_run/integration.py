@@ -186,8 +186,11 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
             must be announced with `record_noise_read`.
     """
     run._journal.check_open()
-    if source != run._history.source:  # only a change of source is a collective operation
-        run._write(lambda: run._set_noise_source(source))
+    if source != run._history.source:
+        if run._history.source == HOST:  # only this change can succeed, and it is a collective operation
+            run._write(lambda: run._set_noise_source(source))
+        else:
+            run._set_noise_source(source)  # raises an error in every process
     if replay is not None:
         run._replay = replay
     elif source != HOST and not isinstance(run._replay, ExternalNoise):

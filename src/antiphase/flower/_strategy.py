@@ -45,6 +45,7 @@ from antiphase.flower._wire import (
 
 LOG = logging.getLogger("flwr")
 SMALLEST_CLIP = 1e-100  # squares of smaller entries underflow in float64, so updates would not be clipped
+SHORTEST_TIMEOUT = 1e-3  # Flower refuses messages with a lifetime of zero
 T = TypeVar("T", bound=str)
 WhenShort = Literal["retry", "release"]
 
@@ -180,7 +181,7 @@ class DPFTRL(Strategy):
         self._selection = NodeSelection(identity)
         self._unasked: list[int] = []  # nodes that can still be asked in this attempt
         self._content = RecordDict()
-        self._ttl: float | None = None
+        self._timeout = self._ttl = 0.0  # until `start`: time that clients have to train, and lifetime of a message
 
     def summary(self) -> None:
         """Log the settings, as Flower strategies do before the first round."""
@@ -215,6 +216,7 @@ class DPFTRL(Strategy):
             evaluate_fn: called with the number of releases and the model, at the start and after each release. It
                 should use only public data.
         """
+        _check.real("DPFTRL.start", "timeout", timeout, SHORTEST_TIMEOUT, 1e9, "pass a number of seconds")
         session = self._open(initial_arrays)
         try:
             return self._train(session, grid, num_rounds, timeout, train_config or ConfigRecord(), evaluate_fn)
@@ -234,7 +236,8 @@ class DPFTRL(Strategy):
         self.summary()
         # With "zero", pull replies one at a time, so that a malformed reply cannot make the server lose another reply.
         size = 1 if session.dropouts == "zero" else PULL_SIZE
-        self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
+        self._timeout = self._ttl = float(timeout)
+        self._mailbox = Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
         if not 0 <= last <= self.plan.steps:
             must = f"between 0 and {self.plan.steps}, the steps of the plan"
@@ -282,6 +285,7 @@ class DPFTRL(Strategy):
                     return []
             session.fix_cohort(current.cohort.names, current.cohort.nodes)
         self._content, self._unasked = self._task(session, "train", config), current.cohort.nodes
+        self._ttl = self._timeout
         return self._messages(len(self._unasked))
 
     def aggregate_train(
@@ -411,6 +415,7 @@ class DPFTRL(Strategy):
         if not cohort.missing:
             return
         self._content = self._task(session, "check-in", ConfigRecord())
+        self._ttl = max(self._wait, self._timeout)  # clients have `wait` seconds to check in
         self._unasked = self._nodes_to_ask(session, current, grid, cohort.missing)
         messages = self._messages(math.ceil(cohort.missing * self._oversampling))
         mailbox, oversampling = self._mailbox, self._oversampling

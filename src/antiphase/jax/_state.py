@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -170,6 +171,8 @@ def noise_state_of(state: Any) -> NoiseState:
             part = part.inner_opt_state
         elif type(part) in (tuple, list) and part:
             part = part[0]
+        elif type(part) is OrderedDict and part:  # of optax.named_chain; a plain dict would not keep its order
+            part = next(iter(part.values()))
         else:
             raise Refused(
                 "Noise must be added first, at every step and to all parameters. "

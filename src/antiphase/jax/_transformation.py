@@ -99,6 +99,8 @@ def add_correlated_noise(
     ((3,), 1)
     """
     _check_run(run)
+    hint = "pass the same source to add_correlated_noise in every process"
+    transport_of(run).check_same(str(source), "noise source", hint)
     if run.plan.mechanism.lattice is not None:
         return _lattice_noise(run, run.plan.mechanism.lattice, source, shardings)
     leaf_shardings = None if shardings is None else check_shardings(shardings)

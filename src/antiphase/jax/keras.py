@@ -334,17 +334,18 @@ class PrivateModel:
             data = next(iterator)
             indices, keys = _drawn_for(data, batch_drawn)
             changed = self._restored is not None and not _are_equal(self._restored, state[0])
-            self._restored = None
-            logs, state, self._state = compiled(state, self._state, data, keys)
+            logs, state, noise_state = compiled(state, self._state, data, keys)
             trainable, non_trainable, optimizer, _ = state
-            committed = (self._state, list(optimizer), list(non_trainable)), list(trainable)
+            committed = (noise_state, list(optimizer), list(non_trainable)), list(trainable)
             if changed and not is_replay(run, *committed):
                 raise Refused(
-                    f"Training continues from the checkpoint at step {int(self._state.step) - 1}, but a callback "
+                    f"Training continues from the checkpoint at step {int(self._state.step)}, but a callback "
                     "loaded other weights. These weights may contain the noise of the steps that are replayed.",
                     hint="remove callbacks that load weights, such as BackupAndRestore: fit resumes by itself",
                 )
             commit(run, *committed, indices)
+            # Only now: if the step was interrupted, Keras keeps the weights before it, and `fit` takes it again.
+            self._state, self._restored = noise_state, None
             return logs, state
 
         self.model.train_function = train_function
