@@ -48,6 +48,32 @@ def test_a_plan_for_more_steps_than_memory_holds_leaves_out_what_does_not_fit():
     assert [candidate.name for candidate in made.candidates] == ["identity (DP-SGD)"]
 
 
+MOST = 1 << 53
+UNIT_COLUMNS = ap.strategies.Toeplitz([1.0, 0.5], MOST, column_normalized=True)
+TOO_LONG = {
+    "shuffled epochs": (ap.strategies.Identity(MOST), ap.ShuffledEpochs(3, MOST)),
+    "every step": (ap.strategies.Toeplitz([1.0, 0.5], MOST), ap.EveryStep()),
+    "column norms": (UNIT_COLUMNS, ap.SingleParticipation()),
+    "bins": (ap.strategies.Identity(MOST), ap.BallsInBins(MOST, 4)),
+    "bins and column norms": (UNIT_COLUMNS, ap.BallsInBins(MOST, 4)),
+    "random separation": (ap.strategies.Identity(MOST), ap.PoissonMinSeparation(64, 0.01)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_accounting_for_more_steps_than_memory_holds_names_the_steps(name):
+    with pytest.raises(ap.NotEnoughMemory, match="9,007,199,254,740,992 steps"):
+        ap.epsilon(ap.Mechanism(*TOO_LONG[name], noise_std=1.0), 1e-6)
+
+
+def test_stamped_strategies_have_at_most_as_many_steps_as_others():
+    longest = ap.strategies.Stamped(ap.strategies.Stamped(ap.strategies.Identity(4), 1 << 50), 2)
+    assert ap.epsilon(ap.Mechanism(longest, ap.SingleParticipation(), noise_std=1.0), 1e-6).value > 0.0
+    for block in (longest, ap.strategies.Identity(MOST), ap.strategies.Tree(3 << 50)):
+        with pytest.raises(ap.InvalidArgument, match="'repeats' parameter of Stamped must be at most"):
+            ap.strategies.Stamped(block, 1 << 50)
+
+
 def test_bench_says_that_a_model_does_not_fit(tmp_path):
     plan_for(STRATEGIES["toeplitz"]).save(tmp_path / "plan.json")
     result = command("bench", str(tmp_path / "plan.json"), "--parameters", "1000000000000000")

@@ -281,9 +281,14 @@ def _numbers(given: ArrayLike) -> NDArray[Any]:
 
 
 def _floats(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a flat, contiguous array of float32 or float64."""
+    """Return a flat, contiguous array of float32 or float64.
+
+    Long doubles that are too large become infinite, without a warning: warnings can be errors, and an error must not
+    depend on the values.
+    """
     kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
-    return np.ascontiguousarray(array if kept else array.astype(np.float64)).reshape(-1)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array if kept else array.astype(np.float64)).reshape(-1)
 
 
 def rounded_strategy(strategy: Strategy) -> Strategy:
