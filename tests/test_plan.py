@@ -247,7 +247,7 @@ def test_a_run_has_the_examples_of_its_problem(tmp_path):
 WRONG_FIELDS = {
     "problem": [None, "problem"],
     "mechanism": [None, ap.Budget(1.0, 1e-6)],
-    "guarantee": [None, 1.0],
+    "guarantee": [None, 1.0, ap.Bound(math.inf, "upper", "", "")],
     "error": [math.nan, math.inf, "1.0", None, True, np.ones(2), 1j, 10**400],
     "candidates": [None, (1,), "ab"],
     "root": [None, 5, "\ud800"],

@@ -66,12 +66,12 @@ class Lattice:
             ("entries", 1, 1 << 60),
             ("fraction_bits", 0, 40),
         ):
-            value = getattr(self, name)
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not whole or not low <= value <= high:
+            value = _check.integer(getattr(self, name))
+            if value is None or not low <= value <= high:
                 hint = "make it with choose_lattice, or pass lattice=True to Problem"
-                raise _check.invalid("Lattice", name, f"an integer from {low} to {high}", value, hint)
-            object.__setattr__(self, name, int(value))
+                must = f"an integer from {low} to {high}"
+                raise _check.invalid("Lattice", name, must, getattr(self, name), hint)
+            object.__setattr__(self, name, value)
 
     @property
     def grid(self) -> float:

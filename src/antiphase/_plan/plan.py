@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -258,6 +259,9 @@ def _check_fields(plan: Plan) -> None:
         if not isinstance(value, kind):
             hint = "make the plan with antiphase.plan(problem)"
             raise _check.invalid("Plan", name, f"a {kind.__name__}", type(value).__name__, hint)
+    if not math.isfinite(plan.guarantee.value):
+        hint = "add noise: an infinite epsilon guarantees nothing"
+        raise _check.invalid("Plan", "guarantee", "a finite epsilon", plan.guarantee.value, hint)
     largest, hint = sys.float_info.max, "pass 0.0 if it is not known; no guarantee depends on it"
     error = _check.real("Plan", "error", plan.error, -largest, largest, hint)
     if type(plan.error) is not int:  # integers stay integers, because ledgers contain digests of them
