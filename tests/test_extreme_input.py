@@ -48,6 +48,32 @@ def test_a_plan_for_more_steps_than_memory_holds_leaves_out_what_does_not_fit():
     assert [candidate.name for candidate in made.candidates] == ["identity (DP-SGD)"]
 
 
+MOST = 1 << 53
+UNIT_COLUMNS = ap.strategies.Toeplitz([1.0, 0.5], MOST, column_normalized=True)
+TOO_LONG = {
+    "shuffled epochs": (ap.strategies.Identity(MOST), ap.ShuffledEpochs(3, MOST)),
+    "every step": (ap.strategies.Toeplitz([1.0, 0.5], MOST), ap.EveryStep()),
+    "column norms": (UNIT_COLUMNS, ap.SingleParticipation()),
+    "bins": (ap.strategies.Identity(MOST), ap.BallsInBins(MOST, 4)),
+    "bins and column norms": (UNIT_COLUMNS, ap.BallsInBins(MOST, 4)),
+    "random separation": (ap.strategies.Identity(MOST), ap.PoissonMinSeparation(64, 0.01)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_accounting_for_more_steps_than_memory_holds_names_the_steps(name):
+    with pytest.raises(ap.NotEnoughMemory, match="9,007,199,254,740,992 steps"):
+        ap.epsilon(ap.Mechanism(*TOO_LONG[name], noise_std=1.0), 1e-6)
+
+
+def test_stamped_strategies_have_at_most_as_many_steps_as_others():
+    longest = ap.strategies.Stamped(ap.strategies.Stamped(ap.strategies.Identity(4), 1 << 50), 2)
+    assert ap.epsilon(ap.Mechanism(longest, ap.SingleParticipation(), noise_std=1.0), 1e-6).value > 0.0
+    for block in (longest, ap.strategies.Identity(MOST), ap.strategies.Tree(3 << 50)):
+        with pytest.raises(ap.InvalidArgument, match="'repeats' parameter of Stamped must be at most"):
+            ap.strategies.Stamped(block, 1 << 50)
+
+
 def test_bench_says_that_a_model_does_not_fit(tmp_path):
     plan_for(STRATEGIES["toeplitz"]).save(tmp_path / "plan.json")
     result = command("bench", str(tmp_path / "plan.json"), "--parameters", "1000000000000000")
@@ -92,6 +118,36 @@ def test_numpy_integers_are_worth_what_python_s_are(kind, tmp_path):
         assert run.committed == 1
 
 
+class Deceptive(int):
+    """A whole number that says something else about itself."""
+
+    __lt__ = __gt__ = lambda self, other: False
+    __le__ = __ge__ = __eq__ = lambda self, other: True
+    __int__ = __index__ = lambda self: -7
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("value", [-3, 0, 5])
+def test_integers_are_worth_what_they_are_whatever_they_say(value):
+    made = [
+        lambda number: ap.strategies.Identity(number).steps,
+        lambda number: ap.MinSeparation(number).separation,
+        lambda number: ap.Lattice(-3, number, 2).norm,
+        lambda number: ap.Problem(4, ap.Budget(1.0, 1e-6), memory_copies=number).memory_copies,
+    ]
+    for make in made:
+        try:
+            wanted = make(value)
+        except ap.InvalidArgument:
+            wanted = None
+        if wanted is None:
+            with pytest.raises(ap.InvalidArgument):
+                make(Deceptive(value))
+        else:
+            found = make(Deceptive(value))
+            assert (type(found), found) == (int, wanted)
+
+
 def test_text_with_half_a_surrogate_pair_is_refused(tmp_path):
     plan = plan_for(STRATEGIES["toeplitz"])
     with pytest.raises(ap.InvalidArgument, match="UTF-8"):
@@ -116,10 +172,17 @@ def test_what_is_no_number_is_no_budget(value):
         ap.Budget(1.0, value)
 
 
-@pytest.mark.parametrize("value", ["x", None, True, [1.0], math.nan])
+@pytest.mark.parametrize("value", ["x", None, True, [1.0], math.nan, 10**400])
 def test_what_is_no_number_is_no_bound(value):
     with pytest.raises(ap.InvalidArgument, match="'value' parameter of Bound"):
         ap.Bound(value, "exact", "", "")
+
+
+@pytest.mark.parametrize("value", [None, 1, b"x", "\ud800"])
+@pytest.mark.parametrize("name", ["method", "reference"])
+def test_what_is_no_text_does_not_describe_a_bound(name, value):
+    with pytest.raises(ap.InvalidArgument, match=f"'{name}' parameter of Bound"):
+        ap.Bound(**{"value": 1.0, "kind": "exact", "method": "", "reference": "", name: value})
 
 
 PROMISES = [ap.Poisson(0.25), ap.CyclicPoisson(4, 0.5), ap.FixedSize(4, 5), ap.MinSeparation(4)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 import antiphase as ap
 from antiphase._record import to_json
 from antiphase._report.what_if import more_steps, smaller_separation
+from antiphase._run import read_run
 from tests.run.plans import STRATEGIES, plan_for
 
 BUDGET = ap.Budget(2.0, 1e-6)
@@ -240,6 +242,35 @@ def test_a_run_has_the_examples_of_its_problem(tmp_path):
     plan = ap.Plan(AGREES, replace(MECHANISM, examples=None), ap.epsilon(MECHANISM, 1e-6), 1.0)
     with pytest.raises(ap.InvalidArgument, match="1000 examples"):
         ap.Run.open(plan, tmp_path, leaves=[(2,)], examples=5)
+
+
+WRONG_FIELDS = {
+    "problem": [None, "problem"],
+    "mechanism": [None, ap.Budget(1.0, 1e-6)],
+    "guarantee": [None, 1.0, ap.Bound(math.inf, "upper", "", "")],
+    "error": [math.nan, math.inf, "1.0", None, True, np.ones(2), 1j, 10**400],
+    "candidates": [None, (1,), "ab"],
+    "root": [None, 5, "\ud800"],
+    "notes": [None, "abc", (1,), (b"x",), ("\ud800",)],
+    "deviation": [None, 5, ["x"], "\ud800"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FIELDS)
+def test_a_field_of_the_wrong_type_is_named(name):
+    plan = replace(plan_for(STRATEGIES["toeplitz"]), candidates=())
+    for value in WRONG_FIELDS[name]:
+        with pytest.raises(ap.InvalidArgument, match=f"'{name}' parameter of Plan"):
+            replace(plan, **{name: value})
+
+
+@pytest.mark.parametrize("error", [1, 1.0, np.float32(0.1), np.float64(0.1), -0.0])
+def test_a_plan_built_by_hand_opens_a_run_that_can_be_read(tmp_path, error):
+    plan = replace(plan_for(STRATEGIES["toeplitz"]), candidates=(), error=error, notes=["a note"])
+    ap.Run.open(plan, tmp_path, leaves=[(2,)]).close()
+    found = read_run(tmp_path)
+    assert found.details_recorded
+    assert found.plan == plan
 
 
 def test_the_plan_of_a_server_says_that_it_deviates(tmp_path):

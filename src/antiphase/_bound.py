@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from antiphase._check import invalid
+from antiphase._check import invalid, text
 from antiphase._errors import InvalidArgument
 from antiphase._record import optional, record
 
@@ -52,14 +52,19 @@ class Bound:
     entropy: str = optional("")
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise InvalidArgument(
                 f"The 'kind' parameter of Bound must be one of {', '.join(KINDS)}. Got {self.kind!r} instead.",
                 hint="use 'estimate' for a number without a proof",
             )
         if isinstance(self.value, bool) or not isinstance(self.value, (int, float, np.floating)):
             raise invalid("Bound", "value", "a number", self.value, "pass a float")
-        object.__setattr__(self, "value", float(self.value))
+        try:
+            object.__setattr__(self, "value", float(self.value))
+        except OverflowError:
+            raise invalid("Bound", "value", "a number that fits into a float", self.value, "pass a float") from None
+        for name in ("method", "reference"):
+            object.__setattr__(self, name, text("Bound", name, getattr(self, name), "pass a short text"))
         if math.isnan(self.value):
             raise InvalidArgument(
                 "The 'value' parameter of Bound must be a number. Got NaN instead.",

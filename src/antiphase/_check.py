@@ -74,12 +74,30 @@ def _without_contents(value: Any, depth: int = 4) -> str | None:
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
     """Return `value` as an int from 1 to 2^53. Booleans and floats raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+    number = integer(value)
+    if number is None or number < 1:
         fraction = isinstance(value, (float, np.floating)) and not float(value).is_integer()
         raise invalid(owner, name, "a positive integer", value, "round it to a whole number" if fraction else hint)
-    if value > LARGEST_COUNT:
+    if number > LARGEST_COUNT:
         raise invalid(owner, name, "at most 2^53", value, "check for a typo; larger counts are not supported")
-    return int(value)
+    return number
+
+
+def integer(value: Any) -> int | None:
+    """Return an integer as a plain int, and None for anything else, such as booleans and floats.
+
+    A subclass of int may override how it compares and converts.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return None
+    return int.__index__(value) if isinstance(value, int) else int(value)
+
+
+def boolean(owner: str, name: str, value: Any, hint: str) -> bool:
+    """Return `value` as a plain bool; raise for anything else, such as 1 or "False"."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(owner, name, "True or False", value, hint)
+    return bool(value)
 
 
 def text(owner: str, name: str, value: Any, hint: str) -> str:

@@ -10,6 +10,9 @@ AntiphaseError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AntiphaseError(Exception):
     """Base class of every error that the library raises.
@@ -33,6 +36,17 @@ class NotProved(AntiphaseError):
 
 class NotEnoughMemory(AntiphaseError, MemoryError):
     """A computation would not fit in memory."""
+
+
+@contextmanager
+def enough_memory(purpose: str, *, hint: str) -> Iterator[None]:
+    """Raise `NotEnoughMemory` in place of any other `MemoryError`. `purpose` says what the memory is needed for."""
+    try:
+        yield
+    except NotEnoughMemory:
+        raise
+    except MemoryError as error:
+        raise NotEnoughMemory(f"There is not enough memory to {purpose}.", hint=hint) from error
 
 
 class Corrupted(AntiphaseError):

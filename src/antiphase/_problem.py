@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import numpy as np
-
 from antiphase import _check
 from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._escape import reorders
@@ -78,11 +76,12 @@ class Problem:
         _check_type(self.workload, Workload, "workload", "PrefixSum() or Momentum(beta)")
         if self.participation is not None:
             _check_type(self.participation, Participation, "participation", "FixedEpochs(epochs, steps_per_epoch)")
-        copies = self.memory_copies
-        if copies is not None:
-            if isinstance(copies, bool) or not isinstance(copies, (int, np.integer)) or copies < 0:
-                raise _check.invalid(owner, "memory_copies", "a non-negative integer", copies, "use None for no limit")
-            self._store("memory_copies", int(copies))
+        if self.memory_copies is not None:
+            copies = _check.integer(self.memory_copies)
+            if copies is None or copies < 0:
+                must, hint = "a non-negative integer", "use None for no limit"
+                raise _check.invalid(owner, "memory_copies", must, self.memory_copies, hint)
+            self._store("memory_copies", copies)
         hint = "pass the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
         if self.learning_rate is not None:

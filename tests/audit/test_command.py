@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -158,6 +159,43 @@ def test_a_damaged_audit_and_release_are_refused(plan_file, tmp_path):
     assert run("report", plan_file, "--audit", tmp_path / "audit.json").exit_code == 1
     (tmp_path / "released.npz").write_bytes(b"not a release")
     assert run("audit", plan_file, "--released", tmp_path / "released.npz").exit_code == 1
+
+
+def test_every_damaged_release_is_refused_with_its_name(plan, plan_file, tmp_path):
+    """NumPy and zipfile raise errors of many types for damaged files. None of them is shown as a traceback."""
+    simulate(plan.mechanism, canaries=40, secret=ap.Secret.insecure(1)).save(tmp_path / "released.npz")
+    content, rng = (tmp_path / "released.npz").read_bytes(), np.random.default_rng(1)
+    damaged = tmp_path / "damaged.npz"
+    for _ in range(300):
+        changed = bytearray(content[: rng.integers(len(content))] if rng.random() < 0.2 else content)
+        for at in rng.integers(len(changed), size=2) if changed else []:
+            changed[at] = rng.integers(256)
+        damaged.write_bytes(changed)
+        with suppress(ap.Corrupted):
+            Release.load(damaged)
+    damaged.write_bytes(b"")
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    for path in (damaged, tmp_path / "array.npy"):
+        result = run("audit", plan_file, "--released", path)
+        assert result.exit_code == 1
+        assert f"{path.name} is not a saved release" in " ".join(result.output.split())
+
+
+WRONG_RELEASES = {
+    "projections": np.full((16, 40), np.nan),
+    "quiet": np.full((16, 10), np.inf),
+    "signs": np.ones(3),
+    "signs of another size": np.full(16, 2.0),
+    "replayed": math.nan,
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RELEASES)
+def test_a_release_with_numbers_that_cannot_be_tested_is_refused(name):
+    given = {"projections": np.zeros((16, 40)), "present": np.arange(40) % 2, "taking_part": np.ones((16, 40))}
+    given |= {"quiet": np.zeros((16, 10)), name.split()[0]: WRONG_RELEASES[name]}
+    with pytest.raises(ap.InvalidArgument, match=f"'{name.split()[0]}' parameter of Release"):
+        Release(**given)
 
 
 def test_a_black_box_audit_says_what_it_did_not_test(plan_file, tmp_path):

@@ -111,6 +111,11 @@ BROKEN = {
     "epoch": (ap.ShuffledEpochs(4, 4), [4, 7], False),
     "another order": (ap.FixedEpochs(4, 4), [4, 9], False),
     "too often": (ap.MinSeparation(4, 2), [0, 4, 8], False),
+    "no step of its bin": (ap.BallsInBins(1, 24), [], True),
+    "its only step": (ap.BallsInBins(1, 24), [15], True),
+    "a bin left out": (ap.BallsInBins(4, 4), [], False),
+    "a first step after the epoch": (ap.BallsInBins(4, 4), [5, 9, 13], False),
+    "a truncated step": (ap.BallsInBins(4, 4, max_batch=3), [5, 13], True),
 }
 
 
@@ -127,6 +132,38 @@ def test_shuffled_batches_are_not_poisson():
     assert set(participation_test(given, part).departures) >= {"batch sizes", "counts"}
 
 
+@pytest.mark.parametrize(("groups", "canaries"), [(2, 100), (4, 100), (4, 400)])
+def test_batches_that_are_shuffled_within_groups_are_not_cyclic_poisson(groups, canaries):
+    given = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 200), ap.CyclicPoisson(groups, 0.1), 1.0)
+    rng = np.random.default_rng(7)
+    group, part = rng.integers(groups, size=canaries), np.zeros((200, canaries), bool)
+    for g in range(groups):
+        members, own = np.flatnonzero(group == g), np.arange(g, 200, groups)
+        for start in range(0, len(own), 10):
+            slots = rng.permutation(len(members)) % 10
+            for slot, step in enumerate(own[start : start + 10]):
+                part[step, members[slots == slot]] = True
+    assert "counts" in participation_test(given, part).departures
+
+
+TOO_LARGE = {
+    "fixed size": (ap.FixedSize(1, 40), ap.FixedSize(1, 60), "replace"),
+    "fixed size from groups": (ap.FixedSize(4, 10), ap.FixedSize(4, 14), "replace"),
+    "fixed size, too small": (ap.FixedSize(4, 10), ap.FixedSize(4, 7), "replace"),
+    "truncated": (ap.Poisson(0.1, max_batch=60), ap.Poisson(0.15, max_batch=80), "zero-out"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_batches_of_another_size_are_seen(name):
+    claimed, actual, adjacency = TOO_LARGE[name]
+    strategy = ap.strategies.Identity(50)
+    right, wrong = (ap.Mechanism(strategy, p, 1.0, adjacency, examples=402) for p in (claimed, actual))
+    for seed in range(20):
+        assert not participation_test(right, drawn_patterns(right, 402, ap.Secret.insecure(seed))).departs
+    assert "rate" in participation_test(right, drawn_patterns(wrong, 402, ap.Secret.insecure(1))).departures
+
+
 def test_evenly_filled_bins_are_not_balls_in_bins():
     given = mechanism("balls in bins")
     bins = np.random.default_rng(6).permutation(np.arange(400) % 4)
@@ -140,6 +177,13 @@ def test_right_batches_depart_at_most_at_the_level(name):
     parts = (drawn_patterns(given, 120, ap.Secret.insecure(100 + i)) for i in range(trials))
     alarms = sum(participation_test(given, part, level).departs for part in parts)
     assert binom.sf(alarms - 1, trials, level) > 1e-4
+
+
+@pytest.mark.parametrize("participation", [ap.BallsInBins(1, 24), ap.BallsInBins(3, 4, max_batch=20)])
+def test_balls_in_bins_that_is_cut_short_or_truncated_is_not_flagged(participation):
+    given = ap.Mechanism(ap.strategies.Identity(12), participation, 1.0, examples=200)
+    for seed in range(20):
+        assert not participation_test(given, drawn_patterns(given, 200, ap.Secret.insecure(seed))).departs
 
 
 def test_contributions_that_are_too_large_are_seen():

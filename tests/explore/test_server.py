@@ -39,10 +39,11 @@ def request(explorer, method, path, body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=60)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    sent = {"Host": f"127.0.0.1:{explorer.port}", "Content-Length": str(len(content)), **headers}
+    sent = {"Host": f"127.0.0.1:{explorer.port}", "Content-Length": str(len(content))}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     for name, value in sent.items():
         if value is not None:
-            connection.putheader(name.replace("_", "-"), value)
+            connection.putheader(name, value)
     connection.endheaders(content)
     reply = connection.getresponse()
     found = reply.status, dict(reply.getheaders()), reply.read()
@@ -136,6 +137,7 @@ def test_what_is_not_json_is_refused(explorer, body):
 def test_long_requests_are_refused(explorer):
     assert ask(explorer, "/api/start", b" " * 5000)[0] == 413
     assert ask(explorer, "/api/start", b"", Content_Length=None)[0] in (400, 413)
+    assert ask(explorer, "/api/start", b"", Content_Length="9" * 5000)[0] == 413  # Python refuses to convert this
 
 
 def test_other_methods_are_refused(explorer):
@@ -165,6 +167,14 @@ def test_settings_that_cannot_be_planned_are_explained(explorer):
     while state["state"] == "running":
         _, state = ask(explorer, "/api/state", wrong)
     assert "adjacency" in state["message"]
+
+
+@pytest.mark.parametrize("value", [[], {}], ids=repr)
+@pytest.mark.parametrize("name", SMALL.to_json())
+def test_settings_of_the_wrong_type_are_explained(explorer, name, value):
+    for path in ("/api/start", "/api/state"):
+        status, state = ask(explorer, path, {**SMALL.to_json(), name: value})
+        assert (status, state["state"]) == (200, "error")
 
 
 def test_asking_does_not_start_the_work(explorer):

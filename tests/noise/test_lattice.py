@@ -266,6 +266,12 @@ def test_coefficients_that_are_not_on_the_grid_are_refused():
         ap.Mechanism(Toeplitz([2.0, 1.0], 4), ap.EveryStep(), 1.0, lattice=ap.Lattice(-32, 2**32, 10))
 
 
+@pytest.mark.filterwarnings("error")
+def test_enormous_coefficients_are_refused_without_a_warning():
+    with pytest.raises(ap.NotProved, match="multiples of 2"):
+        ap.Mechanism(Toeplitz([1.0, 1e300], 4), ap.EveryStep(), 1.0, lattice=ap.Lattice(-32, 2**32, 10))
+
+
 def test_noise_that_does_not_fit_is_refused():
     growing = Toeplitz([1.0, 2.0], 40)  # the inverse doubles in every step
     with pytest.raises(ap.NotProved, match="No grid"):
@@ -378,6 +384,16 @@ class TestContributions:
     def test_other_real_numbers_are_converted(self, dtype):
         (made,) = ap.Lattice(-4, 100, 2).contribution([np.array([1, 0], dtype=dtype)])
         assert made.tolist() == [16, 0]
+
+    @pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="long doubles are float64 on this machine")
+    @pytest.mark.filterwarnings("error")
+    def test_long_doubles_that_are_too_large_become_zero_without_a_warning(self):
+        lattice = ap.Lattice(-20, 1 << 40, 4)
+        given = np.array([1.0, np.longdouble(np.finfo(np.longdouble).max)], dtype=np.longdouble)
+        assert lattice.contribution([given])[0].tolist() == [0, 0]
+        totals = [np.zeros(2, np.int64)]
+        lattice.add_contribution(totals, [given])
+        assert totals[0].tolist() == [0, 0]
 
     def test_lengths_are_checked(self):
         for arrays, mask in (

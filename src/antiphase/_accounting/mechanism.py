@@ -10,7 +10,7 @@ from antiphase import _check
 from antiphase._accounting.reduction import Reduction, check_setting, reduce
 from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._check import invalid
-from antiphase._errors import InvalidArgument
+from antiphase._errors import InvalidArgument, enough_memory
 from antiphase._lattice import Lattice
 from antiphase._participation import Participation
 from antiphase._record import optional, record
@@ -138,7 +138,8 @@ class Mechanism:
     @cached_property
     def reduction(self) -> Reduction:
         """The theorem that covers the mechanism, and the sensitivity that the theorem uses."""
-        return reduce(Setting(self.strategy, self.participation, self.adjacency, self.examples, self.lattice))
+        with enough_memory(f"account for {self.strategy.steps:,} steps", hint="use fewer steps"):
+            return reduce(Setting(self.strategy, self.participation, self.adjacency, self.examples, self.lattice))
 
 
 def _first_steps(strategy: Strategy, steps: int, triangular: bool) -> Strategy:

@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "There is no such request.")
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY:
+        if not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
             self._refuse(413, f"A request must state its length, at most {MAX_BODY} bytes.")
             return
         try:

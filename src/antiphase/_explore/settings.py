@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from antiphase._accounting import Budget
+from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._check import invalid, real
 from antiphase._planner import PIPELINES
 from antiphase._problem import Problem
@@ -38,7 +38,7 @@ class ExplorerSettings:
     delta: float = 1e-5
     memory_copies: int | None = None
     participation: str = ANY
-    adjacency: str = "zero-out"
+    adjacency: Adjacency = "zero-out"
 
     @classmethod
     def from_json(cls, data: Any) -> ExplorerSettings:
@@ -57,7 +57,7 @@ class ExplorerSettings:
             delta=_number("delta", data["delta"], 1e-100, 0.5),
             memory_copies=None if copies is None else _whole("memory", copies, 0, MAX_STEPS),
             participation=participation,
-            adjacency=data["adjacency"],  # `Problem` checks it
+            adjacency=check_adjacency("explore", data["adjacency"]),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class ExplorerSettings:
             budget=Budget(self.epsilon, self.delta),
             examples=self.examples,
             batch_size=self.batch_size,
-            adjacency=self.adjacency,  # type: ignore[arg-type]  # `Problem` checks it
+            adjacency=self.adjacency,
             memory_copies=self.memory_copies,
         )
 

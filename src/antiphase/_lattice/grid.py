@@ -66,12 +66,12 @@ class Lattice:
             ("entries", 1, 1 << 60),
             ("fraction_bits", 0, 40),
         ):
-            value = getattr(self, name)
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not whole or not low <= value <= high:
+            value = _check.integer(getattr(self, name))
+            if value is None or not low <= value <= high:
                 hint = "make it with choose_lattice, or pass lattice=True to Problem"
-                raise _check.invalid("Lattice", name, f"an integer from {low} to {high}", value, hint)
-            object.__setattr__(self, name, int(value))
+                must = f"an integer from {low} to {high}"
+                raise _check.invalid("Lattice", name, must, getattr(self, name), hint)
+            object.__setattr__(self, name, value)
 
     @property
     def grid(self) -> float:
@@ -284,9 +284,14 @@ def _numbers(given: ArrayLike) -> NDArray[Any]:
 
 
 def _floats(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a flat, contiguous array of float32 or float64."""
+    """Return a flat, contiguous array of float32 or float64.
+
+    Long doubles that are too large become infinite, without a warning: warnings can be errors, and an error must not
+    depend on the values.
+    """
     kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
-    return np.ascontiguousarray(array if kept else array.astype(np.float64)).reshape(-1)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array if kept else array.astype(np.float64)).reshape(-1)
 
 
 def rounded_strategy(strategy: Strategy) -> Strategy:

@@ -119,8 +119,9 @@ def _tail(strategy: Strategy, rows: Array, sign: float) -> Integers:
 
 
 def _integers(strategy: Strategy, values: Array) -> Integers:
-    scaled = np.ldexp(np.asarray(values, dtype=np.float64), COEFFICIENT_BITS)
-    largest = float(np.abs(values).sum(axis=-1).max(initial=0.0))
+    with np.errstate(over="ignore"):  # sums that overflow exceed the limit
+        scaled = np.ldexp(np.asarray(values, dtype=np.float64), COEFFICIENT_BITS)
+        largest = float(np.abs(values).sum(axis=-1).max(initial=0.0))
     if not largest <= LARGEST_SUM or not (scaled == np.rint(scaled)).all():
         raise NotProved(
             f"Lattice noise needs coefficients that are multiples of 2^-{COEFFICIENT_BITS} and add up to at most "

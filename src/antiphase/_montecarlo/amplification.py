@@ -10,7 +10,7 @@ from typing import Any, Literal
 from antiphase import _check
 from antiphase._bound import Bound
 from antiphase._check import invalid
-from antiphase._errors import NotProved
+from antiphase._errors import NotProved, enough_memory
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon, pair_noise
 from antiphase._montecarlo.min_separation import separated_pair
@@ -52,7 +52,9 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
             hint="use epsilon(mechanism, delta) with examples=..., or use max_batch=None",
         )
     noise = _positive("noise_std", noise_std)
-    return _PAIRS[type(participation)](strategy, participation, noise)
+    hint = f"use fewer steps, or {participation.worst_case}, which has no amplification"
+    with enough_memory(f"account for {participation} over {strategy.steps:,} steps", hint=hint):
+        return _PAIRS[type(participation)](strategy, participation, noise)
 
 
 def delta(

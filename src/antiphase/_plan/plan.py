@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -70,8 +72,7 @@ class Plan:
     deviation: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "candidates", tuple(self.candidates))
-        object.__setattr__(self, "notes", tuple(self.notes))
+        _check_fields(self)
         if self.guarantee.kind == "estimate":
             raise _check.invalid("Plan", "guarantee", "a proved bound", "an estimate", "verify the estimate first")
         points = len(curve_steps(self.steps))
@@ -246,6 +247,39 @@ class Plan:
             notes=(),
             root=self.root or self.fingerprint,
         )
+
+
+def _check_fields(plan: Plan) -> None:
+    """Check the types of a plan's fields, and store lists as tuples.
+
+    A run could be opened with fields of other types, but its plan file could not be read again.
+    """
+    for name, kind in (("problem", Problem), ("mechanism", Mechanism), ("guarantee", Bound)):
+        value = getattr(plan, name)
+        if not isinstance(value, kind):
+            hint = "make the plan with antiphase.plan(problem)"
+            raise _check.invalid("Plan", name, f"a {kind.__name__}", type(value).__name__, hint)
+    if not math.isfinite(plan.guarantee.value):
+        hint = "add noise: an infinite epsilon guarantees nothing"
+        raise _check.invalid("Plan", "guarantee", "a finite epsilon", plan.guarantee.value, hint)
+    largest, hint = sys.float_info.max, "pass 0.0 if it is not known; no guarantee depends on it"
+    error = _check.real("Plan", "error", plan.error, -largest, largest, hint)
+    if type(plan.error) is not int:  # integers stay integers, because ledgers contain digests of them
+        object.__setattr__(plan, "error", error)
+    for name in ("root", "deviation"):
+        object.__setattr__(plan, name, _check.text("Plan", name, getattr(plan, name), f"omit {name}"))
+    notes = (_check.text("Plan", "notes", note, "pass a tuple of strings") for note in _items("notes", plan.notes))
+    object.__setattr__(plan, "notes", tuple(notes))
+    candidates = _items("candidates", plan.candidates)
+    if not all(isinstance(candidate, Candidate) for candidate in candidates):
+        raise _check.invalid("Plan", "candidates", "a tuple of candidates", plan.candidates, "omit candidates")
+    object.__setattr__(plan, "candidates", candidates)
+
+
+def _items(name: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise _check.invalid("Plan", name, "a tuple", given, f"omit {name}")
+    return tuple(given)
 
 
 def contradictions(plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from antiphase._bound import Bound
 from antiphase._check import invalid
-from antiphase._errors import NotProved
+from antiphase._errors import NotProved, enough_memory
 from antiphase._participation import Deterministic, Participation
 from antiphase._sensitivity.bracket import Bracket, Case
 from antiphase._sensitivity.norms import column_norms
@@ -68,7 +68,8 @@ def measured(strategy: Strategy, participation: Participation, method: str | Non
     again gives the same plan.
     """
     case = Case(*_checked(strategy, participation))
-    with np.errstate(over="ignore", invalid="ignore"):
+    memory = enough_memory(f"compute the sensitivity for {case.steps:,} steps", hint="use fewer steps")
+    with memory, np.errstate(over="ignore", invalid="ignore"):
         try:
             bracket, name = solve(case) if method is None else (_named(case, method), method)
         except np.linalg.LinAlgError:  # eigenvalue routines raise it if the Gram matrix has overflowed

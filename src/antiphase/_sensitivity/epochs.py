@@ -118,10 +118,10 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
     """
     from antiphase._kernels import shuffled_chain
 
-    epoch = _epoch_length(case)
+    epoch, rows = _epoch_length(case), windows(case.gram)  # raises if there are too many steps for the arrays below
     value, largest = np.zeros(case.steps), np.zeros(case.count)
     far = 0.0
-    for diagonals, offset, start, stop in windows(case.gram):
+    for diagonals, offset, start, stop in rows:
         far = max(far, shuffled_chain(diagonals, offset, start, stop, case.steps, epoch, value, largest))
     upper = float(largest[-1])
     return Bracket(upper if far == 0.0 else 0.0, upper)

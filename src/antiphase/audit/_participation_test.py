@@ -5,9 +5,11 @@ The test uses the steps in which canaries (artificial examples) took part.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphase._accounting import Mechanism
 from antiphase._measured import StatisticalTest
@@ -37,6 +39,9 @@ def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 
     | counts | numbers of participations per canary that vary too little or too much |
     | bins | canaries that are spread over the bins (`BallsInBins`) too unevenly or too evenly |
 
+    With `max_batch`, only the promise is tested and, for (cyclic) Poisson sampling, whether examples are drawn too
+    often. For fixed-size batches, the promise and the rate are tested.
+
     Args:
         mechanism: claimed mechanism.
         taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
@@ -47,11 +52,18 @@ def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 
     given, flags = mechanism.participation, np.asarray(taking_part, np.bool_)
     broken = sum(not is_allowed(given, np.flatnonzero(flags[:, i]).tolist(), len(flags)) for i in range(flags.shape[1]))
     parts = [("promise", 0.0 if broken else 1.0)]
-    if isinstance(given, (Poisson, CyclicPoisson)) and given.max_batch is None:
-        parts += _drawn(flags, given.rate, given.sampling_groups or 1)
+    groups = given.sampling_groups or 1
+    if isinstance(given, FixedSize):
+        assert mechanism.examples is not None
+        members = mechanism.examples // groups, -(-mechanism.examples // groups)
+        parts.append(("rate", _total(flags, groups, given.batch_size / members[1], given.batch_size / members[0])))
+    elif isinstance(given, (Poisson, CyclicPoisson)) and given.max_batch is not None:
+        parts.append(("rate", _total(flags, groups, 0.0, given.rate)))  # truncated batches contain fewer examples
+    elif isinstance(given, (Poisson, CyclicPoisson)):
+        parts += _drawn(flags, given.rate, groups)
     elif isinstance(given, PoissonMinSeparation) and given.max_batch is None:
         parts += _eligible(flags, given)
-    elif isinstance(given, BallsInBins):
+    elif isinstance(given, BallsInBins) and given.max_batch is None:
         parts += _bins(flags, given)
     return StatisticalTest("participation", tuple(parts), level, int(flags.size))
 
@@ -70,34 +82,55 @@ def is_allowed(given: Participation, steps: list[int], n: int) -> bool:  # noqa:
     if isinstance(given, (CyclicPoisson, FixedSize)):
         return all(gap % given.groups == 0 for gap in gaps)
     if isinstance(given, BallsInBins):
-        whole = bool(steps) and steps == list(range(steps[0], n, given.steps_per_epoch))
-        return whole if given.max_batch is None else all(gap % given.steps_per_epoch == 0 for gap in gaps)
+        if given.max_batch is not None:
+            return all(gap % given.steps_per_epoch == 0 for gap in gaps)
+        first = steps[0] if steps else n  # in a run of less than an epoch, some bins have no step
+        return first < given.steps_per_epoch and steps == list(range(first, n, given.steps_per_epoch))
     if isinstance(given, PoissonMinSeparation):
         return all(gap >= given.separation for gap in gaps)
     return True  # EveryStep and Poisson allow any steps
 
 
 def _drawn(flags: Flags, rate: float, groups: int) -> list[tuple[str, float]]:
-    """Return the parts of the test for independent draws, as (name, p-value).
+    """Return the parts of the test for independent draws, as (name, p-value)."""
+    tried = np.ones_like(flags) if groups == 1 else _after_first(flags, groups)
+    hits = flags & tried
+    return [
+        ("rate", _binomial(int(hits.sum()), int(tried.sum()), rate)),
+        ("batch sizes", _dispersion(hits.sum(axis=1), tried.sum(axis=1), rate)),
+        ("counts", _dispersion(hits.sum(axis=0), tried.sum(axis=0), rate)),
+    ]
 
-    With several groups, only the part "rate" is returned, for the steps after a canary's first step.
+
+def _after_first(flags: Flags, groups: int) -> Flags:
+    """Return the steps of each canary's group after the first step in which the canary took part.
+
+    The first step reveals the group. Whether the canary joins later steps of its group is independent of this.
     """
-    if groups == 1:
-        trials = flags
-        total = _binomial(int(flags.sum()), flags.size, rate)
-    else:
-        seen = flags[:, flags.any(axis=0)]
-        if seen.shape[1] == 0:
-            return []
-        group = seen.argmax(axis=0) % groups
-        # A canary's first step reveals its group. Whether it joins later steps of the group is independent of this.
-        later = np.arange(len(seen))[:, None] > seen.argmax(axis=0)[None, :]
-        own = (np.arange(len(seen))[:, None] % groups == group[None, :]) & later
-        return [("rate", _binomial(int((seen & own).sum()), int(own.sum()), rate))]
-    parts = [("rate", total)]
-    parts.append(("batch sizes", _dispersion(trials.sum(axis=1), trials.shape[1], rate)))
-    parts.append(("counts", _dispersion(trials.sum(axis=0), trials.shape[0], rate)))
-    return parts
+    steps, first = np.arange(len(flags))[:, None], np.where(flags.any(axis=0), flags.argmax(axis=0), len(flags))
+    return (steps > first) & ((steps - first) % groups == 0)
+
+
+def _total(flags: Flags, groups: int, low: float, high: float) -> float:
+    """Return the p-value of the number of participations, for sampling rates between `low` and `high`.
+
+    Given the groups, the number of canaries in a batch is binomial, or hypergeometric for fixed-size batches. The
+    Chernoff bound of the binomial distribution covers both (Hoeffding 1963, Thm 4). It also covers batches that were
+    truncated, which contain fewer canaries. The groups are unknown, but a group has at least n // groups steps, and at
+    most one more.
+    """
+    hits, (steps, canaries) = int(flags.sum()), flags.shape
+    most, fewest = -(-steps // groups) * canaries, steps // groups * canaries
+    above = most * _divergence(hits / most, high) if hits > most * high else 0.0
+    below = fewest * _divergence(hits / fewest, low) if hits < fewest * low else 0.0
+    return min(1.0, 2.0 * math.exp(-max(above, below)))
+
+
+def _divergence(share: float, rate: float) -> float:
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
+    from scipy.special import rel_entr
+
+    return float(rel_entr(share, rate) + rel_entr(1.0 - share, 1.0 - rate))
 
 
 def _eligible(flags: Flags, given: PoissonMinSeparation) -> list[tuple[str, float]]:
@@ -137,21 +170,22 @@ def _binomial(hits: int, trials: int, rate: float) -> float:
     return min(1.0, 2.0 * min(float(bdtr(hits, trials, rate)), upper))
 
 
-def _dispersion(counts: Flags, trials: int, rate: float) -> float:
+def _dispersion(counts: NDArray[np.int64], trials: NDArray[np.int64], rate: float) -> float:
     """Return the two-sided p-value of the variance of independent binomial counts, by a scaled chi-squared law.
 
-    The statistic is the sum of squared deviations, divided by the claimed variance of a count. Its mean is len(counts),
-    and its variance depends on the excess kurtosis of the binomial distribution. A scaled chi-squared law with the same
-    mean and variance fits its tails.
+    The statistic is the sum of squared deviations, each divided by the claimed variance of the count. Its mean is the
+    number of counts, and its variance depends on the excess kurtosis of the binomial distribution. A scaled chi-squared
+    law with the same mean and variance fits its tails. Counts with a small variance are left out.
     """
     from scipy.special import chdtr, chdtrc
 
     variance = trials * rate * (1.0 - rate)
-    if variance < 0.5 or len(counts) < 3:
+    used = variance >= 0.5
+    if used.sum() < 3:
         return 1.0
-    statistic = float(((counts - trials * rate) ** 2).sum() / variance)
-    kurtosis = (1.0 - 6.0 * rate * (1.0 - rate)) / variance
+    statistic = float(((counts - trials * rate)[used] ** 2 / variance[used]).sum())
+    kurtosis = float(((1.0 - 6.0 * rate * (1.0 - rate)) / variance[used]).mean())
     shrink = 1.0 + kurtosis / 2.0  # variance of the sum is len * (2 + kurtosis)
-    freedom = len(counts) / shrink
+    freedom = int(used.sum()) / shrink
     found = statistic / shrink
     return min(1.0, 2.0 * float(min(chdtr(freedom, found), chdtrc(freedom, found))))

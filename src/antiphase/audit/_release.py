@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class Release:
         quiet = _matrix("quiet", self.quiet)
         steps, canaries = projections.shape
         present, part = np.asarray(self.present, np.bool_), np.asarray(self.taking_part, np.bool_)
+        signs = np.ones(steps) if self.signs is None else np.asarray(self.signs)
         if present.shape != (canaries,):
             raise invalid(
                 "Release", "present", f"{canaries} flags", f"shape {present.shape}", "pass one flag for each canary"
@@ -61,6 +63,12 @@ class Release:
             raise invalid("Release", "taking_part", f"of shape {(steps, canaries)}", f"shape {part.shape}", hint)
         if quiet.shape[0] != steps:
             raise invalid("Release", "quiet", f"{steps} rows", f"shape {quiet.shape}", "pass one row for each step")
+        if signs.shape != (steps,) or not np.isin(signs, (-1.0, 1.0)).all():
+            hint = "pass one sign for each step, or None"
+            raise invalid("Release", "signs", f"{steps} numbers that are 1 or -1", f"shape {signs.shape}", hint)
+        if not math.isfinite(self.replayed):
+            hint = "check the releases of the replayed steps"
+            raise invalid("Release", "replayed", "a finite number", self.replayed, hint)
         object.__setattr__(self, "projections", projections)
         object.__setattr__(self, "quiet", quiet)
         object.__setattr__(self, "present", present)
@@ -85,8 +93,9 @@ class Release:
     @classmethod
     def load(cls, path: str | Path) -> Release:
         """Read a release that `save` wrote."""
+        content = io.BytesIO(Path(path).read_bytes())
         try:
-            with np.load(Path(path), allow_pickle=False) as stored:
+            with np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             return cls(
                 arrays["projections"],
@@ -98,7 +107,7 @@ class Release:
                 str(arrays["source"]),
                 float(arrays["seconds"]),
             )
-        except (KeyError, ValueError, BadZipFile) as error:
+        except Exception as error:  # for damaged files, NumPy and zipfile raise errors of many types
             raise Corrupted(
                 f"{path} is not a saved release: {error}.", hint="pass an unchanged file that Release.save wrote"
             ) from error
@@ -139,4 +148,6 @@ def _matrix(name: str, value: Any) -> Array:
     found = np.asarray(value, dtype=np.float64)
     if found.ndim != 2:
         raise invalid("Release", name, "a matrix", f"shape {found.shape}", "pass one row for each step")
+    if not np.isfinite(found).all():
+        raise invalid("Release", name, "finite in every entry", "NaN or infinity", "check what was released")
     return found

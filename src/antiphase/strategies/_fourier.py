@@ -52,7 +52,7 @@ class Fourier(Strategy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check_steps("Fourier", self.steps))
-        if self.decoder not in get_args(Decoder):
+        if not isinstance(self.decoder, str) or self.decoder not in get_args(Decoder):
             raise _check.invalid(
                 "Fourier",
                 "decoder",

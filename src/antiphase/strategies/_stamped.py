@@ -49,6 +49,10 @@ class Stamped(Strategy):
             )
         repeats = _check.positive_integer("Stamped", "repeats", self.repeats, "a run has at least one block")
         object.__setattr__(self, "repeats", repeats)
+        most = _check.LARGEST_COUNT // self.strategy.steps
+        if repeats > most:
+            must = f"at most {most}, because a run has at most 2^53 steps"
+            raise _check.invalid("Stamped", "repeats", must, repeats, "check for a typo")
 
     @property
     def steps(self) -> int:  # type: ignore[override]

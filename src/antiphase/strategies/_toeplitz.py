@@ -45,6 +45,9 @@ class Toeplitz(Strategy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check_steps("Toeplitz", self.steps))
         object.__setattr__(self, "coefficients", filter_coefficients("Toeplitz", self.coefficients, self.steps))
+        hint = "True scales every column to norm 1"
+        normalized = _check.boolean("Toeplitz", "column_normalized", self.column_normalized, hint)
+        object.__setattr__(self, "column_normalized", normalized)
 
     @classmethod
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:

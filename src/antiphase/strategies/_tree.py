@@ -56,7 +56,7 @@ class Tree(Strategy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check_steps("Tree", self.steps))
-        if self.decoder not in get_args(Decoder):
+        if not isinstance(self.decoder, str) or self.decoder not in get_args(Decoder):
             raise _check.invalid(
                 "Tree", "decoder", "'online' or 'full'", self.decoder, "use 'online', which needs the least memory"
             )
