@@ -21,13 +21,13 @@ WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT, TOP = 900, 1000, 170, 48, 82, 
 
 
 class Room(NamedTuple):
-    """A box in the picture, which stands for one or more first-level modules of the package.
+    """A box in the picture. It stands for one or more first-level modules or packages of antiphase.
 
     Args:
         row: row of the box, from 0 at the top.
         centre: horizontal position of the centre, in pixels.
         title: text in the box.
-        modules: names of the first-level modules.
+        modules: names of these modules and packages.
     """
 
     row: int
@@ -111,7 +111,10 @@ def room_edges(edges: set[Edge]) -> set[Edge]:
 
 
 def drawn_edges(edges: set[Edge]) -> list[Edge]:
-    """Return the imports between boxes to draw: without those to the foundations or implied by a longer path."""
+    """Return the imports between boxes that are drawn as arrows.
+
+    Imports of the foundations are left out. An import is also left out if a longer path of arrows implies it.
+    """
     shown = {(a, b) for a, b in room_edges(edges) if b != FOUNDATIONS}
     return sorted((a, b) for a, b in shown if not any(_reaches(c, b, shown) for s, c in shown if s == a and c != b))
 
@@ -121,7 +124,7 @@ def _reaches(start: str, end: str, edges: set[Edge]) -> bool:
 
 
 def drawing(edges: set[Edge]) -> str:
-    """Return the picture as SVG, with a text alternative, and with all imports between boxes as metadata."""
+    """Return the picture as SVG. It contains a text alternative, and all imports between boxes as metadata."""
     shown = drawn_edges(edges)
     told = "; ".join(f"{ROOMS[a].title} uses {ROOMS[b].title}" for a, b in shown)
     return "\n".join(
@@ -191,7 +194,7 @@ def _stored_text(edges: set[Edge]) -> str:
 
 
 def is_current(picture: str, edges: set[Edge]) -> bool:
-    """Return whether a stored picture is up to date with these imports. Its metadata has all imports between boxes."""
+    """Return whether a stored picture is current. Its metadata also has the imports that are not drawn."""
     return picture == drawing(edges)
 
 

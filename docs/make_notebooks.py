@@ -1,4 +1,4 @@
-"""Runs the tutorials, and writes each as a page and as a notebook, with its output.
+"""Runs the tutorials, and writes each tutorial with its output as a page and as a notebook.
 
 `python docs/make_notebooks.py [NAME ...]` turns docs/tutorial-NAME.py into docs/tutorial-NAME.md and
 docs/tutorial-NAME.ipynb. In the source, `# %%` starts a cell of code and `# %% [markdown]` a cell of text.
@@ -99,7 +99,7 @@ def _lines(text: str) -> list[str]:
 
 
 def masked(text: str) -> str:
-    """Return the text with # in place of every number and run of spaces, which may differ from run to run.
+    """Return the text with # for every number, and with one space for several. Both may differ from run to run.
 
     >>> masked("epsilon  3.99 after 1,200 steps")
     'epsilon # after # steps'

@@ -1,7 +1,10 @@
-"""Draws the pictures of the documentation that show data of the library itself.
+"""Draws the pictures of the documentation, except those of the architecture and the screenshots.
 
-`python docs/make_pictures.py` writes docs/images/participation-*.svg, with the library's own samplers;
-docs/images/accuracy.svg, the picture of the README, from benchmarks/training.jsonl; and docs/images/how-it-works.svg.
+`python docs/make_pictures.py` writes these files:
+
+- docs/images/participation-*.svg: which examples are in which steps, drawn by the library's own samplers
+- docs/images/accuracy.svg: the results in benchmarks/training.jsonl
+- docs/images/how-it-works.svg: one step of private training
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ PICTURES: dict[str, tuple[Participation, int]] = {
 def drawing(participation: Participation, every: int) -> str:
     """Return an SVG picture of which examples are in which steps: one row per example, one column per step.
 
-    The first example has another colour.
+    The first example has a different colour.
 
     Args:
         participation: participation whose sampler draws the batches.
-        every: number of steps between two vertical lines, such as the length of an epoch; 0 for no lines.
+        every: number of steps between two vertical lines, such as the steps of an epoch; 0 for no lines.
     """
     sampler = participation.sampler(EXAMPLES, STEPS, ap.Secret.insecure(1))
     width, height = LEFT + CELL * STEPS + 8, TOP + CELL * EXAMPLES + 8
@@ -66,7 +69,7 @@ def drawing(participation: Participation, every: int) -> str:
 
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "training.jsonl"
-ROWS = {  # rows of the benchmark to draw: title, colour, dashes
+ROWS = {  # benchmark results to draw; each key is a "row" in RESULTS, each value is (title, colour, dashes)
     "planner": ("Antiphase", 0, ""),
     "planner-unamplified": ("Antiphase, without sampling", 2, "7 4"),
     "dp-sgd": ("DP-SGD", 1, "2 4"),
@@ -81,7 +84,7 @@ ACCURACY_STYLE = file_style() + (
 
 
 def accuracies(path: Path = RESULTS) -> dict[str, dict[float, Interval]]:
-    """Return the test accuracy of each row of `ROWS` by epsilon: the mean over the seeds with its 95 % interval."""
+    """Return the mean test accuracy over the seeds, with its 95 % interval, for each key of `ROWS` and each epsilon."""
     found: dict[tuple[str, float], list[float]] = defaultdict(list)
     for line in map(json.loads, path.read_text().splitlines()):
         if line["stage"] == "final":
@@ -92,7 +95,7 @@ def accuracies(path: Path = RESULTS) -> dict[str, dict[float, Interval]]:
 
 
 def accuracy_picture(measured: dict[str, dict[float, Interval]]) -> str:
-    """Return accuracy against epsilon as an SVG picture, with intervals and a name at the end of each line."""
+    """Return an SVG chart of accuracy against epsilon, with intervals, and with a title at the end of each line."""
     epsilons = sorted({epsilon for values in measured.values() for epsilon in values})
     width, height = PLOT_LEFT + PLOT_WIDTH + LABELS, PLOT_TOP + PLOT_HEIGHT + 52
 
@@ -139,18 +142,19 @@ def accuracy_picture(measured: dict[str, dict[float, Interval]]) -> str:
     return "".join([*parts, "</svg>\n"])
 
 
-# The boxes of a step, as (left, top, width, title, second line, class): blue is the library, grey is your program.
+# The boxes in the picture of a step: (left, top, width, title, second line, class). Boxes of class "ours" (blue) are
+# the library, boxes of class "yours" (grey) are the user's program.
 BOXES = (
     (10, 60, 120, "batch", "drawn by the run", "ours"),
     (165, 60, 150, "clip and sum", "your gradients", "yours"),
     (350, 60, 120, "add noise", "row t of N z", "ours"),
     (505, 60, 120, "optimizer", "your update", "yours"),
     (660, 60, 120, "model", "released", "yours"),
-    (350, 172, 120, "noise so far", "few buffers", "ours"),
+    (350, 172, 120, "earlier noise", "few buffers", "ours"),
     (660, 172, 120, "ledger", "every step", "ours"),
-    (505, 172, 120, "epsilon", "of what ran", "ours"),
+    (505, 172, 120, "epsilon", "of steps that ran", "ours"),
 )
-# Arrows: from (x, y) to (x, y), with a label.
+# The arrows between the boxes: (x1, y1, x2, y2, label), from (x1, y1) to (x2, y2).
 ARROWS = (
     (130, 86, 165, 86, ""),
     (315, 86, 350, 86, ""),
@@ -169,11 +173,11 @@ FLOW_STYLE = file_style() + (
 
 
 def flow_picture() -> str:
-    """Return how a step works as an SVG picture."""
+    """Return an SVG picture of one step of private training."""
     width, height = 790, 240
     told = (
         "In every step, the run draws a batch, your program clips and sums the gradients, the run adds a row of N z, "
-        "which cancels part of the noise so far, and your optimizer updates the model. The ledger records the step, "
+        "which cancels part of the earlier noise, and your optimizer updates the model. The ledger records the step, "
         "and epsilon is computed from the ledger."
     )
     parts = [

@@ -1,4 +1,4 @@
-"""Shows mkdocstrings what this project's source means: `@record` is a dataclass, and doctests are code.
+"""Tells mkdocstrings how to read this project's source: `@record` makes a dataclass, and doctests are code.
 
 mkdocstrings reads the source with Griffe, without importing it. It loads this extension from mkdocs.yml.
 """
@@ -14,15 +14,15 @@ DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
 class ReferenceExtension(Extension):
-    """Gives records their constructor's signature and shows the examples of docstrings as code."""
+    """Shows the signatures of the constructors of records, and shows the examples in docstrings as code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Put each doctest of the docstring into a fenced block; Markdown would read `>>>` as a quotation."""
+        """Put each doctest of the docstring into a fenced block, because Markdown would read `>>>` as a quotation."""
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_instance(self, *, cls: Class, **_: Any) -> None:
-        """Treat `@record`, with or without a tag, as a `@dataclass`: Griffe then writes the signature of `__init__`."""
+        """Replace `@record`, with or without a tag, by `@dataclass`, so that Griffe writes the `__init__` signature."""
         for decorator in cls.decorators:
             if str(decorator.value).partition("(")[0] == "record":
                 decorator.value = ExprName("dataclass", parent="dataclasses")

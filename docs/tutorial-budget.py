@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Choosing a budget
 #
-# How small can epsilon be before the model becomes useless? Before you touch any private data, the planner can tell you
-# how much noise each choice adds to the model. This tutorial compares epsilons, batch sizes and epochs for one training
-# run, and ends with a plan to run. You only need `pip install antiphase`. The run has 20,000 examples, batches of 200
-# and 5 epochs, which makes 500 steps.
+# How small can epsilon be before the model becomes useless? Before you use any private data, the planner can tell you
+# how much noise each choice adds to the model. This tutorial compares epsilons, batch sizes and numbers of epochs for
+# one training run, and ends with a plan to run. You only need `pip install antiphase`. The run has 20,000 examples,
+# batches of 200 and 5 epochs, so 500 steps.
 
 # %%
 import antiphase as ap
@@ -12,7 +12,7 @@ import antiphase as ap
 examples, batch_size, epochs = 20_000, 200, 5
 steps = epochs * examples // batch_size
 delta = 1e-6  # well below 1 / examples
-quick = ["cyclic-poisson", "poisson"]  # ways to draw batches whose accounting is exact and quick
+quick = ["cyclic-poisson", "poisson"]  # ways to draw batches whose accounting is quick and needs no random samples
 
 
 def best(epsilon, steps=steps, batch_size=batch_size, families=None):
@@ -24,9 +24,9 @@ def best(epsilon, steps=steps, batch_size=batch_size, families=None):
 # %% [markdown]
 # ## What does a stricter epsilon cost?
 #
-# `plan.error` is the noise in the model for gradients clipped to norm 1. We use the objective "rms", the noise over all
-# steps, because it means the same for every epsilon. What counts is the noise relative to the sum of gradients, so we
-# divide the noise by the batch size:
+# `plan.error` is the noise in the model for gradients clipped to norm 1. We use the objective "rms", the root mean
+# square of the noise over all steps, because it is defined in the same way for every epsilon. What counts is the noise
+# relative to the sum of gradients, so we divide the noise by the batch size:
 
 # %%
 print("epsilon   noise, best mechanism    noise, DP-SGD   mechanism")
@@ -36,13 +36,13 @@ for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0):
     print(f"{epsilon:7} {plan.error / batch_size:23.3f} {plain.error / batch_size:16.3f}   {name}")
 
 # %% [markdown]
-# Compare the rows: halving epsilon does not double the noise, because amplification by sampling is stronger where the
-# noise is larger. Compare the columns: correlated noise gains most at large epsilon. At small epsilon, DP-SGD is nearly
-# as good.
+# Compare the rows: when epsilon is halved, the noise less than doubles, because sampling amplifies privacy more if
+# there is more noise. Compare the columns: correlated noise gains most at large epsilon. At small epsilon, DP-SGD is
+# nearly as good.
 #
 # ## Larger batches, or more epochs?
 #
-# With larger batches, the average gradient has less noise, but the same number of epochs has fewer steps:
+# With larger batches, the average gradient has less noise, but there are fewer steps in the same number of epochs:
 
 # %%
 print("batch size   steps   noise")
@@ -62,8 +62,8 @@ for passes in (1, 2, 5, 10):
 # %% [markdown]
 # ## From a table to a plan
 #
-# Suppose you choose epsilon 2 with batches of 400. Plan again with the default objective, which weights the noise by
-# its effect at the end of training:
+# Suppose you choose epsilon 2 with batches of 400. Plan again with the default objective, which measures the noise that
+# is left at the end of training, plus the noise over all steps:
 
 # %%
 problem = ap.Problem(
@@ -81,9 +81,11 @@ for stop in (plan.steps // 2, plan.steps):
 print(f"all steps: epsilon {ap.epsilon(plan.mechanism, 1e-8).value:.3f} at delta 1e-08")
 
 # %% [markdown]
-# The tables leave out two points. **Choosing by looking at the data costs privacy**: this page used no data, so it
-# costs nothing. But training with five epsilons on the private data and keeping the best model costs privacy. And
-# **epsilon holds for one unit of privacy**: if one person contributes ten examples, plan for users
-# (`Problem(unit="user")`, one item per user), not for examples.
+# The tables do not show two points:
+#
+# - **Choices that depend on the data cost privacy.** This page uses no data, so its choices cost nothing. But it costs
+#   privacy to train with five epsilons on the private data and keep the best model.
+# - **Epsilon holds for one unit of privacy.** If one person contributes ten examples, plan for users
+#   (`Problem(unit="user")`, one item per user), not for examples.
 #
 # `antiphase explore` shows the same trade-offs on a page, with sliders. See [Explore a plan](explore.md).

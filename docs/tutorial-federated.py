@@ -1,11 +1,11 @@
 # %% [markdown]
 # # A federated keyboard model, in miniature
 #
-# Keyboards on phones learn to suggest the next word from what people type, without collecting it. In every round, some
-# phones train on their own text and send only a clipped update. The server adds noise to the sum. The noise must
-# protect each *user*, not each sentence, and phones cannot be sampled at random: they take part when they are charging.
-# So the guarantee relies on a minimum separation between two participations of the same phone. Without sampling,
-# privacy is not amplified, and correlated noise helps most.
+# Keyboards on phones learn from what people type to suggest the next word, but the text stays on the phones. In every
+# round, some phones train on their own text and send only a clipped update. The server adds noise to the sum of the
+# updates. The noise must protect each *user*, not each sentence. Phones cannot be sampled at random, because they take
+# part only when they are charging. So the guarantee relies on a minimum separation between two participations of the
+# same phone. Without sampling, privacy is not amplified, and correlated noise helps most.
 #
 # Here, 600 simulated users type words of a small made-up language, and the model predicts the next letter. You only
 # need `pip install antiphase`.
@@ -37,9 +37,10 @@ held_out = np.concatenate([typed(user) for user in range(users, users + 100)])
 # %% [markdown]
 # ## A promise about the phones, and a plan
 #
-# A phone takes part again only after 10 rounds. That is the promise: the phones keep it themselves, and the server
-# refuses updates that break it (with Flower, `participation_mod` and `DPFTRL` do both). The plan calibrates the noise
-# for the worst case that the promise allows:
+# We promise that two participations of a phone are at least 10 rounds apart. Each phone keeps this promise itself, and
+# the server rejects updates that break it. (With Flower, `participation_mod` does the first, and `DPFTRL` the second.
+# Here, the run draws batches that keep the promise.) The plan calibrates the noise for the worst case that the promise
+# allows:
 
 # %%
 problem = ap.Problem(
@@ -100,6 +101,6 @@ print(f"without a model, a letter takes {np.log2(27):.2f} bits; with it {bits(mo
 print(f"epsilon {report.guarantee.value:.2f} at delta {report.delta:g} for one {report.unit}")
 
 # %% [markdown]
-# This is a toy, but the mechanism is the one that trains production keyboards: BLT noise with a minimum
-# separation (McMahan, Xu and Zhang 2024). [Flower](flower.md) runs it with real clients: the server strategy `DPFTRL`
-# sums and adds noise, and a mod on each phone clips and keeps the promise.
+# This model is tiny, but production keyboards are trained with the same mechanism: BLT noise with a minimum separation
+# (McMahan, Xu and Zhang 2024). [Flower](flower.md) runs it with real clients. The server strategy `DPFTRL` sums the
+# updates and adds noise. A mod on each phone clips the update and keeps the promise.

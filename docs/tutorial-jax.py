@@ -46,8 +46,8 @@ params = {
 # %% [markdown]
 # ## The plan
 #
-# We train for 10 epochs with batches of 100, at epsilon 4. Momentum is part of the workload, because it determines how
-# the noise of a step affects later models:
+# We train for 10 epochs with batches of 100, at epsilon 4. The workload of the problem includes the momentum, because
+# it determines how the noise of a step affects later models:
 
 # %%
 problem = ap.Problem(
@@ -59,8 +59,8 @@ print(plan.candidates[0].name, "with", plan.candidates[0].batches, "batches")
 # %% [markdown]
 # ## The training loop
 #
-# `add_correlated_noise` is an Optax transformation and comes first in the chain. The gradient is a sum over the
-# batch, so we divide by the *expected* batch size after the noise has been added:
+# `add_correlated_noise` is an Optax transformation and comes first in the chain. The clipped gradients are summed over
+# the batch, so we divide by the *expected* batch size after the noise is added:
 
 # %%
 run = ap.Run.open(plan, tempfile.mkdtemp() + "/run", leaves=apj.leaves(params), examples=1500)

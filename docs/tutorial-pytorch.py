@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Fine-tuning with PyTorch
 #
-# In this tutorial, a network is first trained on public data and then fine-tuned on private data. Opacus computes the
-# gradient of each example, and Antiphase adds correlated noise. This is the usual way to get good accuracy at a small
-# epsilon: the model has to learn only what is new from the private data. You need `pip install "antiphase[torch]"
-# scikit-learn`.
+# In this tutorial, a network is first trained on public data and then fine-tuned on private data. This is the usual way
+# to get good accuracy at a small epsilon: the model then learns only what is new from the private data. Opacus computes
+# the gradient of each example, and Antiphase adds correlated noise. You need
+# `pip install "antiphase[torch]" scikit-learn`.
 #
-# The data are scikit-learn's handwritten digits. We pretend that the first 800 are public. The private digits are
-# upside down, and a model that has only seen upright digits cannot read them.
+# The data are scikit-learn's handwritten digits. We treat the first 800 as public. The private digits are upside down,
+# and a model that has only seen upright digits cannot read them.
 
 # %%
 import tempfile
@@ -50,9 +50,9 @@ print(f"upright: {accuracy(pretrained, upright):.0%} correct, upside down: {accu
 # %% [markdown]
 # ## Fine-tune on private data
 #
-# The body stays as it is; a new last layer is trained privately. Parameters that are not trained need no noise.
-# `make_private_with_epsilon` makes the plan for the budget, draws the batches, clips, and adds the noise. The run
-# directory keeps the secret and the ledger:
+# The body is frozen, and a new last layer is trained privately. Parameters that are not trained need no noise.
+# `make_private_with_epsilon` makes a plan for the budget. The objects that it returns draw the batches, clip the
+# gradients and add the noise. The run directory contains the secret and the ledger:
 
 # %%
 for parameter in body.parameters():
@@ -77,8 +77,8 @@ print(engine.plan.candidates[0].name, "with", engine.plan.candidates[0].batches,
 print(engine.plan.notes[-1])
 
 # %% [markdown]
-# The last line predicts a good learning rate without looking at the data, so following it costs no privacy. Trying
-# several learning rates on the private data would cost privacy. The training loop is the usual one:
+# The last line of the output predicts a good learning rate. The prediction does not use the data, so it costs no
+# privacy. Trying several learning rates on the private data would cost privacy. The training loop is the usual one:
 
 # %%
 while engine.step < engine.plan.steps:
@@ -102,6 +102,6 @@ engine.close()
 # %% [markdown]
 # ## Next
 #
-# - [PyTorch](torch.md) explains checkpoints, several devices, and what is checked.
+# - [PyTorch](torch.md) explains checkpoints, training with several processes, and what is checked.
 # - [Hugging Face](huggingface.md) does the same with a Trainer and LoRA.
 # - `antiphase report` writes a page about the run for a reviewer: see [The report](report.md).
