@@ -35,8 +35,8 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
     """Return a client mod that clips the update of a `ClientApp` and limits how often the client takes part.
 
     The app trains as usual and replies with one ArrayRecord, the model's arrays after training. The mod subtracts the
-    arrays that the client received, clips the difference, and sends it to the server. Metrics stay on the client,
-    unless the server was started with `raw_metrics`.
+    arrays that the client received, clips the difference (the update), and sends it to the server. Metrics stay on the
+    client, unless the server was started with `raw_metrics`.
 
     A release is one new model that the server makes from the updates of several clients. For each run, the mod keeps a
     timer on disk: a record of the last release that the client started to train for. The client may train for release t

@@ -37,7 +37,7 @@ class Cohort:
         self._fixed = None if fixed is None else frozenset(fixed)
         self._present: dict[int, tuple[str, str]] = {}
         self._names: set[str] = set()
-        self._pseudonyms: set[str] = set()  # needed too: nodes with different keys may use the same client directory
+        self._pseudonyms: set[str] = set()  # clients with different names may use the same directory
 
     @property
     def nodes(self) -> list[int]:
@@ -64,7 +64,7 @@ class Cohort:
         Args:
             node: Flower's id of the node that the client answered from.
             name: name of the client in the ledger.
-            pseudonym: pseudonym on the client's disk.
+            pseudonym: random identity that is stored on the client's disk.
         """
         if name in self._names or pseudonym in self._pseudonyms:
             return "duplicate"

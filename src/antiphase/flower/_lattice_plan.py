@@ -21,8 +21,8 @@ MARGIN = 1e-9  # the noise is larger by this relative margin, so that rounding e
 LARGEST_CLIP = 1e200  # with a larger clipping norm, the grid would be out of range
 LARGEST_SUM = 1 << 62  # limit for the sum of a release's updates; sum plus noise then fits into 64 bits
 # Largest allowed relative difference between the noise_std of the stored plan and the noise_std of the given plan on
-# the same lattice. For the same plan, the difference comes only from rounding errors of another machine or version. For
-# an extended plan, the stored noise is kept, although the rounding term of a longer run is larger.
+# the same lattice. For the same plan, the difference comes only from rounding errors of another machine or version. An
+# extended plan keeps the stored noise_std, although rounding to the grid adds more to the sensitivity of a longer run.
 SAME_NOISE = 1e-8
 EXTENDED_NOISE = 2.0**-6
 TURNED_OFF = "the server was started with lattice=False."
@@ -40,7 +40,7 @@ def plan_to_run(
         plan: plan that the server was given.
         directory: directory of the run.
         parameters: number of model parameters.
-        enforce: function from a plan to the plan that the server enforces.
+        enforce: function from a plan to the plan that the server enforces, which may have another separation.
         places: number of updates in a release.
         lattice: True to raise an error if the run cannot have a lattice, False for noise in floating point, None for a
             lattice if possible.
@@ -105,7 +105,7 @@ def on_lattice(
     lattice.check(strategy, mechanism.noise_std)
     # `rounded_strategy` divides C by its diagonal, which changes noise_std but not the noise in the model.
     error = plan.error * growth / _growth(given, replace(given, strategy=strategy), {given.participation})
-    # Candidates were compared without a lattice. Only the first one runs, so only the first one gets the new noise.
+    # The plan's candidates were compared without a lattice. Only the first one runs, so only it gets the new noise.
     first = [replace(c, noise_std=mechanism.noise_std, error=error) for c in plan.candidates[:1]]
     return replace(
         plan,

@@ -24,8 +24,9 @@ class Mailbox:
     """Sends messages and pulls the replies.
 
     Flower parses the clients' bytes inside `pull_messages`, so a malformed reply can make that call raise an error. The
-    SuperLink returns each reply only once, so the other replies of this call are lost too. All of them count as
-    "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
+    SuperLink returns each reply only once, so the other replies of this call are lost too. All replies that the call
+    asked for count as "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no
+    other client.
 
     Args:
         grid: Flower's grid.
@@ -95,7 +96,7 @@ def collect_replies(
 ) -> Iterator[Message]:
     """Send messages and yield replies until enough have arrived, no more can arrive, or the time is up.
 
-    If a reply is not used, another node is asked instead. This differs from Flower's `send_and_receive`, which waits
+    If the caller cannot use a reply, another node is asked. This differs from Flower's `send_and_receive`, which waits
     for every reply and keeps all of them in memory.
 
     Args:

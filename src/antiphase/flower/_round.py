@@ -1,15 +1,17 @@
 """Collects the updates of one release: checks, clips and sums replies as they arrive.
 
 A place is the right to take part in the release. With a cohort (the clients that have a place, see `Cohort`), places
-are assigned before training. Every reply is counted under a name, which says what happened to the reply:
+are assigned at a check-in, which asks clients before training whether they can take part. Every reply is counted under
+a name, which says what happened to the reply:
 
 - No update: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not know),
-  "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
-  "duplicate", "early" or "exhausted". At check-in, the client gets no place, and another client is asked. For a
-  training task with a cohort (`dropouts="zero"`), the client keeps its place and counts as having taken part with a
-  zero update. Without a cohort (`dropouts="replace"`), the client has not taken part, and another client is asked. The
-  guarantee then assumes that crashes and delays do not depend on the client's data. If an app raises an error, the
-  reply is not in this group, because `participation_mod` then sends an update of NaN.
+  "declined" (by the client, because of its own record of participations), "unsolicited", "malformed", "other-release",
+  "other-name", "false-claim", "duplicate", "early" (the client took part too recently) or "exhausted" (it has used up
+  its participations). At check-in, the client gets no place, and another client is asked. For a training task with a
+  cohort (`dropouts="zero"`), the client keeps its place and counts as having taken part with a zero update. Without a
+  cohort (`dropouts="replace"`), the client has not taken part, and another client is asked. The guarantee then assumes
+  that crashes and delays do not depend on the client's data. If an app raises an error, the reply is not in this group,
+  because `participation_mod` then sends an update of NaN.
 - A participation whose update is replaced by zero: "not-finite", or "too-large" if `zero_above` is set. Both depend on
   the client's data, so the client keeps its place under either `dropouts` rule.
 - A participation: "accepted". If the norm of the update is above the clipping norm, the reply also counts as "clipped".
@@ -74,7 +76,7 @@ class Round:
     Args:
         rules: conditions that a reply must satisfy.
         model: model that was sent to the clients.
-        participants: record of all releases so far.
+        participants: record of which clients took part in which release so far.
         counts: number of replies of each kind, such as "accepted", "failed" and "declined".
         cohort: clients with a place, if places are fixed before any client trains; None if the first clients to reply
             take part.
@@ -101,7 +103,7 @@ class Round:
         self.total: dict[str, NDArray[Any]] = {name: np.zeros(v.shape, dtype) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
-        self._pseudonyms: set[str] = set()  # needed too: nodes with different keys may use the same client directory
+        self._pseudonyms: set[str] = set()  # clients with different names may use the same directory
 
     def may_enter(self, client: str) -> bool:
         """Return whether this client is eligible for the release and has not taken part in it yet."""

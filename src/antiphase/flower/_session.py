@@ -3,14 +3,14 @@
 The directory contains:
 
 - secret: the secret from which client names, ledger authentication and noise are derived; readable only by its owner
-- state.npz: the model and the release index (`antiphase._federated.state`)
+- state.npz, the state file: model, optimizer state, number of releases, and participants of the last release
 - run/: the `Run`, with its ledger of releases
 - clients/: a ledger whose private part records which clients took part in each release
 
-A release is made by one atomic rename of state.npz. Both ledgers are updated before anything is broadcast. If the
-server is killed between the rename and these updates, it completes the ledgers from state.npz when it starts again.
-The file must therefore be authentic, so it has an authentication code. Files that version 0.1.0 wrote have no code;
-they are accepted if the run's ledger has their digest.
+A release (one new model) is made by one atomic rename of state.npz. Both ledgers are updated before anything is
+broadcast. If the server is killed between the rename and these updates, it completes the ledgers from state.npz when it
+starts again. The state file must therefore be authentic, so it has an authentication code. Files that version 0.1.0
+wrote have no code; they are accepted if the run's ledger has their digest.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ class Session:
 
     **Guarantee**: the noise of release t is used for one output only. This output and its participants are on disk
     before `release` returns. `open` raises an error if another live process uses the directory, or if the state file
-    was changed or is older than the ledger. Without these checks, a step could be released twice, or participants could
-    be erased from a release that is not yet in the ledger. If the directory was restored from an older copy, training
-    stops as soon as a client returns a rollback token that the ledger does not have. The run cannot be resumed then.
+    was changed or is older than the ledger. Without these checks, a step could be released twice, or
+    participants could be erased from a release that is in the state file but not yet in the ledgers. Every message to a
+    client contains a rollback token, a random token that the client returns later. If a client returns an authentic
+    token that the ledger does not have, the directory was restored from an older copy. Training then stops, and the run
+    cannot be resumed.
     """
 
     def __init__(self, directory: Path, run: Run, secret: Secret, ledger: Ledger, state: ServerState) -> None:
@@ -91,12 +93,12 @@ class Session:
 
     @property
     def cohort(self) -> list[str] | None:
-        """Names of the clients with a place in the next release; None until the cohort is fixed."""
+        """Names of the clients that take part in the next release (the cohort); None until they are fixed."""
         return self.history.cohort
 
     @property
     def nodes(self) -> list[int]:
-        """Ids of the nodes from which the cohort checked in."""
+        """Ids of the Flower nodes from which the clients of the cohort said that they can take part."""
         return self.history.nodes
 
     @classmethod
@@ -140,7 +142,7 @@ class Session:
         finally:
             lock.release()
         try:
-            # If a server was killed right before the rename, it left a file with a model that contains the next noise.
+            # A server that was killed right before the rename left a temporary file. Its model contains the next noise.
             remove_unfinished(directory)
             stored = read_state(directory)  # again, now that the run is locked
             here = directory / "clients"
@@ -170,7 +172,8 @@ class Session:
         Args:
             clients: names of all clients with a place. They take part in the release whether they reply or not, even
                 if the server is restarted.
-            nodes: ids of the nodes from which these clients checked in. A restarted server asks these nodes first.
+            nodes: ids of the Flower nodes from which these clients checked in. A restarted server asks these nodes
+                first.
         """
         self._enter({"kind": "cohort", "release": self.state.release, "clients": clients, "nodes": nodes})
         self._ledger.keep()
@@ -229,7 +232,7 @@ class Session:
             self.history.apply(entry)
         if not self.history.settings:
             self._enter({"kind": "open", **settings})
-            # This entry is made before the state file exists, so every state file of this run needs a code.
+            # From now on, every state file must have an authentication code. No state file exists yet.
             self._enter({"kind": "state code"})
             self._ledger.keep()
         elif settings and (differing := self._differing(settings)):
@@ -240,8 +243,8 @@ class Session:
         ahead = (self.state.release - self.run.committed, self.state.release - self.participants.releases)
         if ahead not in ((0, 0), (1, 1), (1, 0)) or (new and self.run.committed):
             raise Corrupted(
-                f"The state file has {self.state.release} releases, but the ledgers have {self.run.committed} and "
-                f"{self.participants.releases}.",
+                f"The state file has {self.state.release} releases, but the ledger in run/ has "
+                f"{self.run.committed} and the ledger in clients/ has {self.participants.releases}.",
                 hint="restore the whole directory from one copy; with an older state file, a step would be released "
                 "twice",
             )
@@ -252,7 +255,7 @@ class Session:
         if new or (settings and not self.state.code):
             self.state = self.state.write(self._directory, self._state_key)
         if settings and not self.history.needs_code:
-            # This entry is made only after the file has a code, because this process may be killed in between.
+            # The state file gets its code before this entry, which requires it: the process may be killed in between.
             self._enter({"kind": "state code"})
         # Data that a killed process wrote may be only in the operating system's cache. Sync it, so that a power loss
         # cannot undo releases that have been broadcast.
@@ -278,9 +281,9 @@ class Session:
     def _differing(self, settings: Entry) -> list[str]:
         """Return the names of settings that differ from the run's settings.
 
-        If the run did not record "dropouts", that setting is not compared. The reason why a run has no lattice is never
-        compared, because it is determined only for a new run. The run's header ensures that a resumed run keeps its
-        kind of noise.
+        If the run did not record "dropouts", that setting is not compared. The setting `NO_LATTICE` (the reason why the
+        noise of a run is not made in exact integers) is never compared, because it is set only for a new run. The run's
+        header ensures that a resumed run keeps its kind of noise.
         """
         given = self.history.settings
         names = (set(settings) | set(given)) - {"kind", NO_LATTICE}
@@ -324,7 +327,7 @@ def _noise_dtype(model: Arrays) -> str:
     if not kinds or not kinds <= {"float32", "float64"}:
         raise InvalidArgument(
             f"The model's arrays must be float32 or float64. Got {', '.join(sorted(kinds)) or 'no arrays'} instead.",
-            hint="remove counters and buffers that are not trained from the model's arrays",
+            hint="keep only trained parameters in the model's arrays: remove counters and other buffers",
         )
     return "float64" if "float64" in kinds else "float32"
 

@@ -61,16 +61,17 @@ class DPFTRL(Strategy):
     and passes update_t to the server optimizer. Here z holds independent normals with standard deviation `noise_std`.
 
     Every update is clipped again on the server. A client that took part in release t may take part again in release
-    t + separation or later; the server enforces this with its own record. A release is made by one atomic rename on
-    disk, before anything is broadcast. If the server is killed, run the same script again to resume.
+    t + separation or later; the server enforces this with its own record. A release is made by one atomic rename of
+    a file, before anything is broadcast. If the server is killed, run the same script again to resume.
 
-    By default, a release begins with a check-in, which uses no client data and decides who takes part. If a client
-    crashes or does not reply after the check-in, it still counts as a participant, and its update is zero. With
-    dropouts="replace", there is no check-in, and other clients replace those that drop out.
+    By default, a release begins with a check-in: the server asks clients whether they can take part. Their answers do
+    not use client data, and decide who takes part. If a client crashes or does not reply after the check-in, it still
+    counts as a participant, and its update is zero. With dropouts="replace", there is no check-in, and other clients
+    replace those that drop out.
 
     **Guarantee**: the plan's guarantee holds for each client (`Problem.unit` says what a client represents), under the
-    plan's adjacency, for all models that leave the server. It requires persistent client identities (see `identity`).
-    `report` states the guarantee for the participation that was achieved.
+    plan's adjacency, for all models that leave the server. The guarantee requires persistent client identities (see
+    `identity`). `report` states the guarantee for the participation that was achieved.
 
     Args:
         plan: plan with `MinSeparation` participation. The plan's clipping norm bounds the update of a client.
@@ -108,9 +109,9 @@ class DPFTRL(Strategy):
         secret: secret of the run. If None, a new run generates a secret and stores it in the directory.
         lattice: kind of noise of a new run. On a lattice, updates are summed and noise is added in exact integers, so
             that the guarantee covers every bit of the released models (docs/lattice-noise.md). The coefficients of the
-            strategy are then rounded, without a larger epsilon. None uses a lattice if there is lattice noise for the
-            plan, and floating point otherwise. True raises an error if there is no lattice noise for the plan. False
-            uses floating point. A run keeps the kind of noise that it was started with, and the report states it.
+            strategy are then rounded, which does not increase epsilon. None uses a lattice if there is lattice noise
+            for the plan, and floating point otherwise. True raises an error if there is no lattice noise for the plan.
+            False uses floating point. A run keeps the kind of noise that it was started with, and the report states it.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -234,7 +235,7 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        # With "zero", pull replies one at a time, so that a malformed reply cannot make the server lose another reply.
+        # With dropouts="zero", pull replies one at a time, so that a malformed one cannot make the server lose another.
         size = 1 if session.dropouts == "zero" else PULL_SIZE
         self._timeout = self._ttl = float(timeout)
         self._mailbox = Mailbox(grid, session.counts, size)
@@ -293,8 +294,8 @@ class DPFTRL(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Make the release from the replies and return (model, metrics), or (None, None) if too few replies arrived.
 
-        If the cohort is fixed, the release is always made: all clients of the cohort count as having taken part,
-        whether they replied or not.
+        If a check-in has fixed the cohort (the clients that take part), the release is always made: all clients of the
+        cohort count as having taken part, whether they replied or not.
 
         Args:
             server_round: not used.
@@ -391,7 +392,8 @@ class DPFTRL(Strategy):
     def _task(self, session: Session, phase: Phase, config: ConfigRecord) -> RecordDict:
         """Return the content of a message for the next release.
 
-        It contains the rollback token of the release (docs/flower.md), which is on disk before the message is sent.
+        It contains the rollback token of the release, which is on disk before the message is sent. Clients return this
+        random token later. If the server does not find it on disk then, the directory was restored from an older copy.
         """
         release, token = session.state.release, session.rollback_token()
         fields = (session.run.run_id, release, self._separation, self._clip_norm, self._raw_metrics)
@@ -458,9 +460,9 @@ class DPFTRL(Strategy):
         return places - len(current.clients)
 
     def _answer(self, session: Session, current: Round, message: Message) -> Answer | None:
-        """Return a client's answer, or None if its claims are false.
+        """Return a client's answer, or None if it is invalid or contains false claims about earlier tasks.
 
-        Raises `Corrupted` if the claims show that the directory was restored from an older copy.
+        Raises `Corrupted` if the rollback tokens in the answer show that the directory was restored from an older copy.
         """
         answer = current.answer(message)
         if answer is not None and not session.trusts(answer):

@@ -1,4 +1,4 @@
-"""Reads and writes the client's file. It has the pseudonym and, for each run, the last participation and tasks."""
+"""Reads and writes the client's file. It has a pseudonym and, for each run, the last participation and tasks."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ParticipationTimer:
 
     Args:
         directory: directory of the client.
-        client: pseudonym of the client.
+        client: pseudonym (random identity) of the client.
         last: maps each run id to the last release that the client started to train for.
         seen: maps each run id to the last MOST_TOKENS releases that the client received a task for, in order, with
-            their rollback tokens.
+            the rollback token of each release, a random token in the server's message.
     """
 
     directory: Path
@@ -47,8 +47,8 @@ class ParticipationTimer:
         """Return the answer to a task. Call it before `record`.
 
         If the server asks for an earlier release than before, or for the same release with a different token, the
-        server's directory was restored from an older copy. The client then declines, and the tokens in its answer show
-        this to the server.
+        server's directory was restored from an older copy. The client then declines. Its answer contains the tokens,
+        which show the server that it has lost a release.
 
         Args:
             task: task from the server.
@@ -64,7 +64,7 @@ class ParticipationTimer:
         return Answer(self.client, task.release, status, last, releases, tokens)
 
     def record(self, task: Task) -> None:
-        """Store the rollback token of a task for a new release. Earlier tokens are kept, since replies may get lost."""
+        """Store the rollback token of a task for a new release. Keep earlier tokens, because replies may get lost."""
         seen = self.seen.get(task.run_id, [])
         if not seen or task.release > seen[-1][0]:
             self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_TOKENS:]

@@ -32,13 +32,14 @@ class Task:
     """Request from the server to check in or to train for one release. Field names are part of the wire format.
 
     Args:
-        run_id: id of the server's run. A client keeps a separate timer for each run.
+        run_id: id of the server's run. For each run, a client keeps a separate timer (a record of its participations).
         release: index of the release, from 0. It differs from Flower's round number, which starts again with every
             server process and also counts failed rounds.
         separation: minimum distance between two releases that a client takes part in.
         clip_norm: clipping norm of an update.
         raw_metrics: True if the client may send its metrics.
-        mark: rollback token of the release (see `RollbackTokens`). The client stores the token and returns it later.
+        mark: rollback token of the release, a random token that the client stores and returns later. With it, the
+            server detects that its directory was restored from an older copy (see `RollbackTokens`).
         phase: "check-in" asks who the client is and whether its timer allows it to take part; a check-in message does
             not contain the model. "train" asks for an update.
     """
@@ -57,7 +58,7 @@ class Answer:
     """Answer of a client to a task. Field names are part of the wire format.
 
     Args:
-        client: pseudonym on the client's disk.
+        client: pseudonym, a random identity that is stored on the client's disk.
         release: release of the task.
         status: "ready" after a check-in, "update" after training, or "declined" if the client's timer does not allow it
             to take part.

@@ -53,13 +53,14 @@ if not _TYPE_CHECKING:
     class _RemovedName(_Refused, ImportError):
         """Error for a removed name.
 
-        It is an ImportError, because `from antiphase.jax import` would replace an AttributeError and its hint.
+        It is an ImportError, because `from antiphase.jax import add_noise` would replace an AttributeError by an error
+        without the hint.
         """
 
     def __getattr__(name: str) -> object:
         if name == "add_noise":
             raise _RemovedName(
-                "antiphase.jax.add_noise was renamed: optax.add_noise is a different function, without privacy.",
+                "antiphase.jax.add_noise was renamed, because optax.add_noise is another function, without privacy.",
                 hint="use antiphase.jax.add_correlated_noise",
             )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

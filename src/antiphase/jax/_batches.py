@@ -39,8 +39,8 @@ def pad(batch: Batch, multiple: int) -> Batch:
     """Return the batch, padded to the next positive multiple of `multiple`, so that JAX compiles for few shapes.
 
     Padding entries have index 0 and mask False. An empty batch is padded to size `multiple`. If you read the data
-    yourself, set the rows of padding to zero, as `batches` does. Otherwise, a wrong mask would count example 0 many
-    times.
+    yourself, set the rows of padding to zero, as `batches` does. Otherwise, example 0 would be counted many times if a
+    mask were wrong.
 
     Args:
         batch: batch from `run.batch(step)`.
@@ -112,9 +112,8 @@ def _examples(run: Run, data: Any, step: int, multiple: int, sharding: NamedShar
 def _rows(array: Any, indices: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[Any]:
     """Return rows of an array, with zeros for padding.
 
-    Padding has index 0. Its rows could be copies of example 0 if every step used the mask of its own batch. But if a
-    step used the mask of a different batch, these copies would be counted, and example 0 would contribute many times
-    the clipping norm.
+    Padding has index 0, so without the zeros its rows would be copies of example 0. If a step used the mask of a
+    different batch, these copies would be counted, and example 0 would contribute many times the clipping norm.
     """
     rows = np.asarray(array)[indices]
     rows[~mask] = np.zeros((), rows.dtype)

@@ -21,7 +21,7 @@ from antiphase._run import Run, secret_of
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
 from antiphase.jax._processes import is_whole, own_shards, place_of, shard_places, whole
 
-VERSION_1 = b"antiphase jax state, version 1\n"  # authenticated but not encrypted; it can be read, but not written
+VERSION_1 = b"antiphase jax state, version 1\n"  # not encrypted, only authenticated; still read, but no longer written
 VERSION_2 = b"antiphase jax state, version 2\n"
 KEY_LABEL = "jax state"
 TAG_BYTES = hashlib.sha256().digest_size
@@ -30,7 +30,8 @@ TAG_BYTES = hashlib.sha256().digest_size
 def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     """Write all arrays of a tree to an encrypted file that only its owner can read. The write is atomic.
 
-    Use `save` for the private part of `split`, or for a complete training state that is never shared.
+    Use `save` for the private part of an optimizer state, which `antiphase.jax.split` returns, or for a complete
+    training state that is never shared.
 
     If JAX has several processes, every process must call `save`. Each process writes the shards on its own devices to
     its own file: for process 1 of 4, the path ends in ".1-of-4". Before you delete an older checkpoint, make sure that

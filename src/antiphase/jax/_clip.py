@@ -59,8 +59,8 @@ def clipped_sum(
         sum_i mask_i g_i min(1, clip_norm / |g_i|),   g_i = gradient of loss(params, *example_i)
 
     The norm |g_i| is over all leaves (parameter arrays) together. To allow for rounding errors, gradients are actually
-    clipped to the slightly smaller norm clip_norm * (1 - 2^-16 - leaves * 2^-24). A gradient that is not finite, or has
-    an entry above 1e37 in absolute value, counts as zero.
+    clipped to the slightly smaller norm clip_norm * (1 - 2^-16 - 2^-24 * (number of leaves)). A gradient that is not
+    finite, or has an entry above 1e37 in absolute value, counts as zero.
 
     The loss sees one example at a time, **without a batch axis**: for a batch of images of shape (64, 28, 28, 1), it is
     called with an image of shape (28, 28, 1). For a loss that expects a batch, set keep_batch_axis=True. The loss then
@@ -89,9 +89,9 @@ def clipped_sum(
     batch raise `Refused`: `jax.random.split` gives row i the i-th key, so leaving out one example would change the keys
     of all later ones. The sum would then change by many times `clip_norm`.
 
-    With a `lattice`, gradients are computed one at a time, clipped, truncated to the grid, and summed as exact integers
-    (int64). Lattice noise requires this; see docs/lattice-noise.md. The integers of one example have a norm of at most
-    `lattice.norm`, and depend on no other example.
+    A `lattice` is a grid on which sums and noise are exact integers (docs/lattice-noise.md). With a lattice, gradients
+    are computed one at a time, clipped, truncated to the grid, and summed exactly, as int64. The integers of one
+    example have a norm of at most `lattice.norm`, and depend on no other example.
 
     Args:
         loss: function (params, *example) -> scalar loss of one example. With has_aux, it returns (loss, aux), where aux
@@ -178,13 +178,13 @@ def _gradients(loss: Callable[..., Any], params: Any, arrays: list[Any]) -> Any:
 def _blockwise(
     params: Any, arrays: list[Any], used: jax.Array, size: int | None, block_sum: Callable[..., Any]
 ) -> tuple[Any, PerExample]:
-    """Return the sum over all examples, with blocks added in twice the precision, and each example's loss and aux.
+    """Return the sum of the clipped gradients, computed in blocks, and each example's loss and aux.
 
-    In a plain float32 sum of thousands of examples, one example can change how all later additions are rounded. It can
-    thus change the sum by twice its own norm (Casacuberta et al. 2022). In a block of n examples, one example can
+    In a plain float32 sum of thousands of gradients, one gradient can change how all later additions are rounded. It
+    can thus change the sum by twice its own norm (Casacuberta et al. 2022). In a block of n examples, one example can
     change the rounding of the block's sum by at most about n^2 / 4 * 2^-24 * clip_norm. The same bound is used in
-    `antiphase.torch`. When the sums of the blocks are added, the rounding error of each addition is kept in a second
-    number.
+    `antiphase.torch`. The sums of the blocks are added in twice the precision: the rounding error of each addition is
+    kept in a second number.
 
     Each block takes evenly spaced examples from the whole batch, so on a mesh every device has a part of each block.
     """
@@ -222,7 +222,10 @@ def _blockwise(
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the rounded sum fl(a + b) and its exact error (Knuth). XLA does not reorder floating-point operations."""
+    """Return the rounded sum fl(a + b) and its exact error (Knuth).
+
+    The error is exact because XLA does not reorder floating-point operations.
+    """
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -260,8 +263,8 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
 def _on_each_device(params: Any, batch: Any) -> Any:
     """Inside `jax.shard_map`, mark parameters as different on every device that has its own examples.
 
-    The derivative with respect to a value that is the same on all devices is a sum over the devices. Without the mark,
-    the gradients of several examples would be added before they are clipped.
+    In JAX, the derivative with respect to a value that is the same on all devices is a sum over the devices. Without
+    the mark, the gradients of examples on different devices would be added before they are clipped.
     """
     axes = varying(batch)
 
@@ -273,7 +276,7 @@ def _on_each_device(params: Any, batch: Any) -> Any:
 
 
 def _check_lattice(lattice: Any, clip_norm: float, microbatch: int | None) -> None:
-    """Raise an error if a sum cannot be computed on this lattice, or if the clipping norms differ."""
+    """Raise an error if no sum can be computed on this lattice, or if `clip_norm` is not its clipping norm."""
     if not isinstance(lattice, Lattice):
         hint = "pass plan.mechanism.lattice"
         raise _check.invalid("clipped_sum", "lattice", "a Lattice or None", type(lattice).__name__, hint)
@@ -302,5 +305,5 @@ def _flags(mask: Any) -> jax.Array:
 
 
 def wide_dtype(array: Any) -> Any:
-    """Return the array's dtype, or float32 if that dtype is narrower. Sums in half precision would lose examples."""
+    """Return the array's dtype, or float32 if that dtype is narrower. Half precision would round examples away."""
     return jnp.promote_types(jnp.result_type(array), jnp.float32)

@@ -30,9 +30,9 @@ from antiphase.jax._state import (
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
     """Record the last training step in the ledger. Blocks until the step's parameters are computed.
 
-    A step that is committed again with the same parameters and the same public state (see `split`) is a replay and
-    costs no privacy. With `optax.MultiSteps`, do not call `commit` before the first real update: until then there is
-    nothing to commit.
+    A second commit of a step with the same parameters and the same public part of the state (see `split`) is a replay
+    and costs no privacy. With `optax.MultiSteps`, do not call `commit` before the last micro-batch of the first step:
+    until then there is nothing to commit.
 
     Raises `Refused` if a transformation other than `optax.MultiSteps` comes before the noise in the optimizer, or if
     the optimizer can skip the noise. If several processes share the run (see `open_run`), every process must call

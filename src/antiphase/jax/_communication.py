@@ -37,17 +37,17 @@ def check_no_communication(gradients: Callable[..., Any], params: Any, arrays: l
     """Raise `Refused` if the gradients of the examples depend on other devices, or on the device they are computed on.
 
     The gradients depend on other devices if the loss communicates. They depend on their own device if the loss asks for
-    the device's index. They also do so if a value that the loss closes over, or an array that all examples share,
-    differs between devices. With check_vma=False and in `jax.pmap`, JAX does not know which of these values differ.
-    Then all of them that look like random keys are refused, and no others.
+    the device's index. They also depend on it if a value that the loss closes over, or an array that all examples
+    share, differs between devices. With check_vma=False and in `jax.pmap`, JAX does not know which of these values
+    differ. Then a value is refused if it looks like a random key, and accepted otherwise.
 
-    Call it only inside `jax.shard_map` or `jax.pmap`. Elsewhere there is nothing to check, and it would trace the
-    gradients a second time.
+    Call this function only inside `jax.shard_map` or `jax.pmap`. Elsewhere there is nothing to check, and the gradients
+    would be traced a second time.
 
     Args:
         gradients: function (params, arrays) -> gradients of one device's examples.
-        params: parameters.
-        arrays: arrays of the examples.
+        params: tree of parameters.
+        arrays: arrays with the examples along the first axis.
     """
     axes, made = manual_axes(), jax.make_jaxpr(gradients)(params, arrays)
     for along in sorted(varying(made.consts) & axes):

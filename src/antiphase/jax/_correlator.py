@@ -49,7 +49,7 @@ class JaxCorrelator(ABC):
 
 
 def correlator(strategy: Strategy, dtype: jnp.dtype) -> JaxCorrelator:
-    """Return the correlator of a streaming strategy.
+    """Return the correlator of a streaming strategy (one whose noise is computed step by step from a few buffers).
 
     Args:
         strategy: strategy matrix C. If every step needs all rows of z, only the host can make the noise, and
@@ -129,7 +129,7 @@ class JaxMovingSum(JaxCorrelator):
 class JaxBuffers(JaxCorrelator):
     """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i.
 
-    `Buffers.constants` defines the scales and the losses.
+    Here loss_i is 1 minus the decay of buffer i. `Buffers.constants` returns the scales and the losses.
     """
 
     def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
@@ -145,13 +145,16 @@ class JaxBuffers(JaxCorrelator):
 
 @final
 class JaxTree(JaxCorrelator):
-    """Computes the highest tree node that a step completes, minus the left siblings that the node replaces.
+    """Computes the value of the highest tree node that a step completes, minus the values of some left siblings.
 
-    The steps are the leaves of a binary tree (see `TreeNodes`). A step completes a node if it is the last leaf below
-    the node. The value of a completed node is w z + (1 - w) (left + right). Here z is the row drawn for the node, w is
-    the weight of its level, and left and right are the values of its children. If bit l of the step is set, a completed
-    node of level l is stored until its parent is completed. The index of its buffer is the number of set bits above
-    bit l.
+    The steps are the leaves of a binary tree (see `TreeNodes`). A step completes a node if the step is the last leaf
+    below the node. The value of a leaf is the row of z drawn for the leaf. The value of any other completed node is
+    w z + (1 - w) (left + right). Here z is the row drawn for the node, w is the weight of its level, and left and right
+    are the values of its children. The left siblings are those of the nodes on the path from the step's leaf up to the
+    highest completed node, without this highest node.
+
+    The value of a left child is stored until its parent is completed. If bit l of the step is set, the left sibling at
+    level l is in the buffer whose index is the number of set bits above bit l.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -209,8 +212,8 @@ def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:
 def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
     """Return sum_i weights[i] * buffers[i], added in order of i.
 
-    The sum is elementwise. The bits of a matrix product could depend on the sharding. The sum is also not a reduction
-    over the first axis, which XLA computes a thousand times slower on a CPU if leaves have two axes.
+    The sum is not a matrix product, whose bits could depend on the sharding. It is not a reduction over the first axis
+    either, because XLA computes such a reduction a thousand times slower on a CPU if leaves have two axes.
     """
     # Without the barrier, XLA would compute the weights again for every element.
     weights = jax.lax.optimization_barrier(weights)  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ KeyWords = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def device_key(run: Run) -> KeyWords:
-    """Return the Threefry key of a run's device noise, as two 32-bit words. It is independent of keys on the host."""
+    """Return the Threefry key of a run's device noise, as two 32-bit words. It is independent of the host's keys."""
     root = run.plan.root or run.plan.fingerprint
     data = secret_of(run).derive("device noise", "jax", run.run_id, root, dtype_of(run), length=8)
     return np.frombuffer(data, dtype="<u4").astype(np.uint32)
@@ -64,7 +64,7 @@ class DeviceKey:
                 check_step(self._run, self._allowed(*position))
 
     def read(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> tuple[KeyWords, np.bool_]:
-        """Return (key, True) if the run allows the step of this state.
+        """Return (key, True) if the run allows the next step of the state that has these values.
 
         Otherwise raise an error, or return (zeros, False) if the error must be deferred (see `must_defer`).
         """
@@ -87,14 +87,14 @@ class DeviceKey:
         check_run_id(run_id, self._run.run_id)
         if not all(map(np.array_equal, (step, run_id, history_hash), private)):
             raise InvalidArgument(
-                f"The state is at step {t}, but its private part belongs to another step or run.",
+                f"The optimizer state is at step {t}, but its private part belongs to another step or run.",
                 hint="use antiphase.jax.join to combine the two parts of the same split",
             )
         check_lineage(self._run, t, hash_bytes(history_hash))
         return t
 
     def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
-        """Call `read` for a step in a host callback on every device of the mesh, if any, and return its result."""
+        """Return the result of `read` for a step, called in a host callback (with a mesh: on every device)."""
         key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
         allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
         position = _positions(state)
@@ -121,7 +121,7 @@ def _positions(state: NoiseState) -> tuple[Any, ...]:
 
 
 def check_generator() -> None:
-    """Raise `Refused` if a JAX setting changes the numbers that a key generates. Replays would get different noise."""
+    """Raise `Refused` if a JAX setting changes the numbers that a key generates. Replays would get other noise."""
     if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         raise Refused(
             "Device noise needs jax_threefry_partitionable=True, the default, because JAX draws different random "
@@ -151,8 +151,8 @@ def standard_normals(
     one-to-one, so no two pairs of row and leaf share a stream.
 
     Each entry is the sum of two draws, divided by sqrt(2). A single float32 draw of `jax.random.normal` lies between
-    -5.42 and 5.22 standard deviations. With a small noise multiplier, noise in this range could not explain some noisy
-    sums unless a certain example took part, so these sums would reveal the example. The scaled sum of two draws lies
+    -5.42 and 5.22 standard deviations. With noise in this range and a small noise multiplier, some noisy sums would be
+    possible only if a certain example took part. These sums would reveal the example. The scaled sum of two draws lies
     between -7.66 and 7.38 (float64: within 11.6). It is not proved how much this limited range adds to delta, so
     reports state the assumption that the draws are normal.
 

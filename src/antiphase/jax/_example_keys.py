@@ -1,8 +1,8 @@
 """Random keys of the examples, from the run's secret, for dropout, augmentation and other randomness in a loss.
 
 With keys from `jax.random.split`, row i of a batch would get the i-th key. Leaving out one example moves all later
-examples to other rows, and so gives them different keys. To someone who knows the key that was split, the sum of the
-clipped gradients would then change by far more than the clipping norm.
+examples to other rows, where they get different keys. Their gradients then change too, so the sum of the clipped
+gradients changes by far more than the clipping norm. Someone who knows the key that was split can detect this change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL = "antiphase jax example keys"
 WORDS = 2  # number of 32-bit words in a Threefry key
 KEY_SIZES = (2, 4)  # numbers of words in the keys of JAX's generators
 _THREEFRY = jax.extend.random.threefry_prng_impl
-# The algorithm is JAX's default generator. The type is different, so that `check_keys` can recognise keys from a run.
+# Same algorithm as JAX's default generator, but a type of its own, so that `check_keys` recognises keys from a run.
 GENERATOR = jax.extend.random.define_prng_impl(
     key_shape=_THREEFRY.key_shape,
     seed=_THREEFRY.seed,
@@ -42,8 +42,8 @@ def example_keys(run: Run, step: int, indices: ArrayLike) -> jax.Array:
     `batches` returns the same keys, as `batch.keys`. Use this function if you read the batches of the run yourself.
 
     **Guarantee**: a key depends only on the run's secret, the step and the index of the example. It does not depend on
-    the row of the example or on other examples. Without the secret, keys cannot be told from independent random
-    bits. Keys are secret: do not log or store them.
+    the row of the example or on other examples. Without the secret, keys cannot be distinguished from independent
+    random bits. Keys are secret: do not log or store them.
 
     Args:
         run: open run.
@@ -97,9 +97,8 @@ def check_keys(arrays: list[Any]) -> None:
             )
         if is_foreign:
             raise Refused(
-                f"The batch contains {what}. If keys are assigned to rows and their seed is known, leaving out one "
-                "example changes the keys of all later examples. The sum then changes by much more than the clipping "
-                "norm.",
+                f"The batch contains {what}. If keys are assigned to rows, leaving out one example changes the keys "
+                "of all later examples. The sum then changes by much more than the clipping norm.",
                 hint="pass batch.keys of antiphase.jax.batches, or antiphase.jax.example_keys(run, step, indices); "
                 "convert data that are not keys to a different dtype",
             )

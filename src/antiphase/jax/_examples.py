@@ -89,16 +89,16 @@ def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[i
 def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], used: jax.Array) -> Any:
     """Call function(params, arrays, used), and let the compiler handle the mesh axes of the examples.
 
-    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples.
-    Inside the function, the mesh axes of the examples are therefore automatic: the compiler decides which data to move,
-    and the function computes the same values as on one device. Other mesh axes stay explicit, and the loss sees them as
-    in training without privacy. The sums have the shardings of the parameters.
+    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the mesh axis of the
+    examples. Inside the function, the mesh axes of the examples are therefore automatic: the compiler decides which
+    data to move, and the function computes the same values as on one device. Other mesh axes stay explicit, and the
+    loss sees them as in training without privacy. The sums have the shardings of the parameters.
 
     Args:
         function: function (params, arrays, used) -> (sums, values of each example), written as for one device.
-        params: parameters.
-        arrays: arrays of the examples.
-        used: mask of the examples.
+        params: tree of parameters.
+        arrays: arrays with the examples along the first axis.
+        used: mask with one entry per example; False for padding.
     """
     axes, mesh = explicit_axes([*arrays, used])
     if not axes:

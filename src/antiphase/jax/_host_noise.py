@@ -48,7 +48,7 @@ class HostNoise:
         """Return the noise of a step for clipping norm 1, one array per region. Repeated reads return the same noise.
 
         If the run does not allow the step, raise an error. If the error must be deferred (see `must_defer`), return
-        arrays of NaN instead, or of `REFUSED_INTEGER` if the plan has a lattice.
+        arrays of NaN instead, or of `REFUSED_INTEGER` if the noise consists of integers.
         """
         try:
             made = self._read(step, run_id, history_hash)

@@ -1,11 +1,12 @@
 """Exact integer sums for `clipped_sum` with a lattice; the gradients are computed one at a time.
 
-A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. The
-proof in docs/lattice-noise.md needs two properties: the norm of these integers is at most `lattice.norm`, and they
-depend only on the example itself and on past releases. If the gradients of a batch were computed together, the second
-property could fail: the last bits of one gradient could depend on the batch size and on the position of the example in
-the batch. Instead, a loop runs the same compiled program for every example. The compiler does not know the number of
-iterations, so the program does not depend on the batch size.
+A lattice is a grid on which sums and noise are exact integers (docs/lattice-noise.md). A contribution is the gradient
+of one example, clipped and truncated to integers, in units of the grid. The proof in docs/lattice-noise.md needs two
+properties: the norm of these integers is at most `lattice.norm`, and they depend only on the example itself and on the
+noisy sums of earlier steps. If the gradients of a batch were computed together, the second property could fail: the
+last bits of one gradient could depend on the batch size and on the position of the example in the batch. Instead, a
+loop runs the same compiled program for every example. The compiler does not know the number of iterations, so the
+program does not depend on the batch size.
 
 The gradients, their norms and the clipping factors may have floating-point errors. These errors do not matter, because
 the exact squared norm of the resulting integers is checked. The check and the sum read the same integers from the state
@@ -24,10 +25,10 @@ import numpy as np
 from antiphase._errors import Refused
 from antiphase._lattice import SHRINKS, Lattice
 
-LIMB_BITS = 24
+LIMB_BITS = 24  # squared norms are computed exactly, in limbs (digits) of this many bits
 LIMB_MASK = (1 << LIMB_BITS) - 1
 LIMBS = 6
-LARGEST_INTEGER = 1 << 48  # contributions have norms of at most 2^47
+LARGEST_INTEGER = 1 << 48  # limit for the integers of a contribution, whose norm is at most 2^47
 # If the largest entry of a gradient is in this range, the sum of squares neither overflows nor underflows in float64.
 SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100
 
@@ -76,9 +77,9 @@ def lattice_sum(
     sums = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int64), params)
     if not len(used):
         return (sums, *each)
-    # The compiler must not know the number of iterations, so that the loop is the same program for every batch size.
-    # If the mask is a constant, or if nothing is compiled around the loop, `jax.lax.fori_loop` would become a scan of
-    # known length, which the compiler may unroll. The barrier and `jax.lax.while_loop` prevent this.
+    # The compiler must not know the number of iterations, so that the loop is the same program for every batch size. If
+    # the mask is a constant, or if the loop runs outside of `jax.jit`, `jax.lax.fori_loop` would become a scan of known
+    # length, which the compiler may unroll. The barrier and `jax.lax.while_loop` prevent this.
     end = jax.lax.optimization_barrier(jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0))  # type: ignore[no-untyped-call]
 
     def is_left(state: tuple[Any, ...]) -> Any:
@@ -101,7 +102,7 @@ def lattice_sum(
 
 
 def contribution(lattice: Lattice, gradient: Any) -> Any:
-    """Clip a gradient, truncate it towards zero to the grid, check its norm, and return it as a tree of int64.
+    """Clip a gradient, truncate it towards zero to the grid, and return int64 of norm at most `lattice.norm`.
 
     This is `Lattice.contribution` in JAX. A gradient with an entry that is not finite becomes zero.
     """
@@ -127,7 +128,7 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
     def shrink(state: tuple[jax.Array, jax.Array, list[jax.Array]]) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
         attempt, factor, _ = state
         smaller = factor * (1.0 - jnp.exp2(attempt.astype(jnp.float64) - SHRINKS))
-        last = attempt >= SHRINKS  # then all integers become zero; this has never happened
+        last = attempt >= SHRINKS  # the last attempt makes all integers zero; this has never happened
         return attempt + 1, smaller, [jnp.where(last, 0, array) for array in truncated(smaller)]
 
     start = (jnp.zeros((), jnp.int32), factor, truncated(factor))
@@ -161,6 +162,6 @@ def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
 
 
 def released_values(lattice: Lattice, integers: list[jax.Array], kinds: list[Any]) -> list[jax.Array]:
-    """Return released integers as real numbers, in the given dtypes. This is post-processing and costs no privacy."""
+    """Return noisy integer sums as real numbers, in the given dtypes. This is post-processing and costs no privacy."""
     real = [jnp.ldexp(array.astype(jnp.float64), lattice.exponent) for array in integers]
     return [array.astype(kind) for array, kind in zip(real, kinds, strict=True)]

@@ -63,7 +63,7 @@ def check_leaves(owned: dict[str, Leaf], given: Any, what: str, *, integers: boo
     """Raise `InvalidArgument` if a tree does not have the leaves that the run was opened with.
 
     Args:
-        owned: leaves that the run was opened with.
+        owned: leaves that the run was opened with, by name.
         given: tree to check.
         what: plural noun for the tree in the error message, such as "updates".
         integers: if True, the arrays may have any dtype, such as the int64 of sums on a lattice.

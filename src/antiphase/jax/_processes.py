@@ -61,13 +61,13 @@ def open_run(
     any number of processes and any sharding of the parameters.
 
     Args:
-        plan: plan to run; the same in every process.
+        plan: plan to run; the same in every process. A plan with a lattice (integer noise) needs one process.
         directory: run directory. Either all processes can access it, or all are given the same `secret`.
         params: parameter tree. With several processes, each array must be sharded or replicated over all devices.
         examples: size of the data set; required if the guarantee relies on random batches.
-        secret: as for `Run.open`; the same in every process.
-        dtype: as for `Run.open`. A plan with a lattice needs one process.
-        background_noise: as for `Run.open`.
+        secret: secret that the noise is derived from, as for `Run.open`; the same in every process.
+        dtype: dtype of the noise, as for `Run.open`.
+        background_noise: True to make the next step's noise in a background thread, as for `Run.open`.
 
     >>> import antiphase as ap, jax.numpy as jnp, tempfile
     >>> problem = ap.Problem(steps=4, budget=ap.Budget(8.0, 1e-5), participation=ap.FixedEpochs(2, 2))

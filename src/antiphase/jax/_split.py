@@ -17,13 +17,13 @@ from antiphase.jax._state import NoiseState, PrivateNoiseState, noise_state_of, 
 def split(state: Any) -> tuple[Any, Any]:
     """Split an optimizer state into (public, private).
 
-    The private part holds the buffers of device noise, and the sums that `optax.MultiSteps` accumulates before noise is
-    added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
+    The private part holds the buffers of noise made on the device, and the sums that `optax.MultiSteps` accumulates
+    before noise is added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
     `Refused` if a transformation other than `optax.MultiSteps` comes before the noise.
 
-    **Guarantee**: whoever may see the parameters in full precision may also see the public part. Do not show it to
-    anyone who may see the parameters only in lower precision, because the history hash in it depends on the exact bits
-    of the noisy sums. Keep the private part with the run's directory, not with the model.
+    **Guarantee**: whoever may see the parameters in full precision may also see the public part. Do not show the public
+    part to anyone who may see the parameters only in lower precision: it contains a hash of the exact bits of the noisy
+    sums. Keep the private part with the run's directory, not with the model.
 
     Args:
         state: state of an Optax optimizer that starts with `add_correlated_noise`.
@@ -50,7 +50,7 @@ def join(public: Any, private: Any) -> Any:
     cancel as planned. With the accumulated gradients of a different step, examples would be counted twice.
 
     Args:
-        public: public part.
+        public: public part, as returned by `split`.
         private: private part from the same call of `split`.
     """
     public = unwrapped(public)

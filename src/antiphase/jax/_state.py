@@ -1,4 +1,4 @@
-"""The noise state inside an optimizer state, its history hash, and a check that the optimizer adds noise first."""
+"""The noise state in an optimizer state, its hash of past steps, and a check that the optimizer adds noise first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import optax  # type: ignore[import-untyped]
 
 from antiphase._errors import InvalidArgument, Refused
 
-REFUSED_HASH = (0xFFFFFFFF, 0xFFFFFFFF)  # history hash after a step whose noise was refused
-REFUSED_INTEGER = -(1 << 63)  # stands for refused noise on a lattice; real noise is below 2^62 in absolute value
+REFUSED_HASH = (0xFFFFFFFF, 0xFFFFFFFF)  # history hash after a step whose noise the run refused
+REFUSED_INTEGER = -(1 << 63)  # replaces integer noise that the run refused; real noise is below 2^62 in absolute value
 HASH_SALTS = (0x9E3779B9, 0x7F4A7C15)  # one for each 32-bit word of a history hash
 
 
@@ -49,11 +49,11 @@ class NoiseState(NamedTuple):
 
     Attributes:
         step: index of the next step, from 0, int32. Each optimizer step adds one.
-        run_id: the 128-bit id of the run, as four words; zeros for `simulate_noise`.
-        history_hash: a 64-bit hash, as two words, of the initial parameters and the noisy sums of all steps so far. It
-            lets the run detect a state with a different history.
-        private: a `PrivateNoiseState` if the device generates the noise; () if the host does; None in the public part
-            returned by `split`.
+        run_id: the 128-bit id of the run, as four 32-bit words; zeros for `simulate_noise`.
+        history_hash: a 64-bit hash of the initial parameters and the noisy sums of all steps so far, as two 32-bit
+            words. With it, the run detects a state with a different history.
+        private: a `PrivateNoiseState` if the device generates the noise; () if the host generates it; None in the
+            public part returned by `split`.
     """
 
     step: jax.Array
@@ -77,21 +77,21 @@ def check_run_id(words: Any, run_id: str) -> None:
 
 
 def initial_hash(params: list[Any]) -> jax.Array:
-    """Return the history hash before the first step: a hash of the initial parameters, one array per leaf."""
+    """Return the history hash before the first step: the hash of a list of all arrays of the initial parameters."""
     return next_hash(jnp.zeros(2, jnp.uint32), params)
 
 
 def refused_hash(history_hash: jax.Array, noise: list[Any]) -> jax.Array:
-    """Return the history hash, or `REFUSED_HASH` if some of the noise is NaN, because the run refused the step.
+    """Return the history hash, or `REFUSED_HASH` if the noise shows that the run refused the step.
 
-    The output of such a step is NaN, but transformations after the noise may hide this. For example,
+    The output of a refused step is NaN, but transformations after the noise may hide this. For example,
     `optax.apply_if_finite` skips the update.
     """
     return jnp.where(is_refused(noise), jnp.array(REFUSED_HASH, jnp.uint32), history_hash)
 
 
 def is_refused(noise: list[Any]) -> jax.Array:
-    """Return whether an entry of the noise is NaN or, on a lattice, `REFUSED_INTEGER`."""
+    """Return whether the run refused the step: an entry of the noise is NaN or, for integers, `REFUSED_INTEGER`."""
 
     def any_refused(array: Any) -> jax.Array:
         is_integer = jnp.issubdtype(jnp.result_type(array), jnp.integer)
@@ -148,7 +148,7 @@ def noise_states(state: Any) -> list[NoiseState]:
 
 
 def noise_state_of(state: Any) -> NoiseState:
-    """Return the noise state in an optimizer state. Raise an error unless noise is added first, and to all leaves.
+    """Return the noise state in an optimizer state. Raise an error unless noise is added first, to all parameters.
 
     The structure of the state shows how the optimizer is composed. Only `optax.MultiSteps`, which sums gradients, may
     come before the noise. Any other transformation there would see gradients without noise: it could store them, omit
@@ -171,7 +171,7 @@ def noise_state_of(state: Any) -> NoiseState:
             part = part.inner_opt_state
         elif type(part) in (tuple, list) and part:
             part = part[0]
-        elif type(part) is OrderedDict and part:  # of optax.named_chain; a plain dict would not keep its order
+        elif type(part) is OrderedDict and part:  # of optax.named_chain; JAX sorts plain dicts by key
             part = next(iter(part.values()))
         else:
             raise Refused(
@@ -209,6 +209,6 @@ def check_no_accumulation(state: Any) -> None:
     if any(isinstance(part, optax.MultiStepsState) for part in found):
         raise Refused(
             "The optimizer accumulates gradients with optax.MultiSteps, which rounds the exact sums of a lattice.",
-            hint="pass the whole batch to clipped_sum, which computes one gradient at a time; or add its int64 sums "
-            "before optimizer.update",
+            hint="pass the whole batch to clipped_sum, which computes one gradient at a time; or add the int64 sums "
+            "of several calls before optimizer.update",
         )

@@ -59,26 +59,26 @@ def add_correlated_noise(
 
     Put it first in the chain, and put anything that divides by the batch size after it. With `optax.MultiSteps`, set
     use_grad_mean=False. `optax.MultiSteps` computes an update after each micro-batch, but keeps only the update after
-    the last one. The discarded updates use up no noise, because the noise depends only on the run and on
-    `NoiseState.step`.
+    the last one. The noise depends only on the run and on `NoiseState.step`, which a discarded update does not
+    increase. Discarded updates therefore use up no noise.
 
     Updates in half precision raise `Refused`: they are rounded so coarsely that one example can change the sum by more
     than `clip_norm`. Float64 updates raise `Refused` if the run's noise is float32, because the low bits of the sum
     would have no noise.
 
-    If the plan has a lattice, the updates must be the int64 sums of `clipped_sum(..., lattice=plan.mechanism.lattice)`.
-    The noise consists of integers and is added exactly, so the guarantee covers every bit of the noisy sum. This sum is
-    then converted to the dtype of the parameters, or to float32 if they have half precision or are not passed to
-    `update`. A plan with a lattice needs source="host", one process and jax_enable_x64, and cannot be used inside
-    `optax.MultiSteps`. See docs/lattice-noise.md.
+    A lattice is a grid on which sums and noise are exact integers (docs/lattice-noise.md). If the plan has a lattice,
+    the updates must be the int64 sums of `clipped_sum(..., lattice=plan.mechanism.lattice)`. The noise is added
+    exactly, so the guarantee covers every bit of the noisy sum. This sum is then converted to the dtype of the
+    parameters, or to float32 if the parameters have half precision or are not passed to `update`. A plan with a lattice
+    needs source="host", one process and jax_enable_x64, and cannot be used inside `optax.MultiSteps`.
 
     **Guarantee**: over the steps of the plan, the noise has the distribution of the plan's mechanism, up to rounding to
-    the run's dtype. With "host", it is the noise of the run, which is generated with AES. With "device", it comes from
-    Threefry with a 64-bit key, which is statistically sound but not cryptographic. Device draws lie between -7.7 and
-    7.4 standard deviations (float64: within 11.6), and the guarantee assumes that they are normal. The report states
-    the source and this assumption. With either source, the run must allow every step. It does not allow a step before
-    the previous one is committed, a step after the end of the plan, or a step from a state whose history differs from
-    the run's ledger. A run keeps the source that it started with.
+    the run's dtype. With source="host", the run generates the noise with AES. With source="device", the noise comes
+    from Threefry with a 64-bit key, which is statistically sound but not cryptographic. Device draws lie between -7.7
+    and 7.4 standard deviations (float64: within 11.6), and the guarantee assumes that they are normal. The report
+    states the source and this assumption. With either source, the run must allow every step. It does not allow a step
+    before the previous one is committed, a step after the end of the plan, or a step from a state whose history differs
+    from the run's ledger. A run keeps the source that it started with.
 
     Args:
         run: a run opened with leaves=antiphase.jax.leaves(params), or with `open_run`.
@@ -302,7 +302,7 @@ def _device(
 
 
 def _initial(run_id: Any, params: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the step, run id and history hash of a new state."""
+    """Return the step, run id and history hash (a hash of the noisy sums so far) of a new state."""
     return jnp.zeros((), jnp.int32), jnp.array(run_id), initial_hash(trained_arrays(params))
 
 
@@ -324,7 +324,10 @@ def _next_noise(
 
 
 def _zeros(count: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
-    """Return zero buffers for a leaf, sharded like `at`, or like the leaf if the leaf's mesh axes are explicit."""
+    """Return `count` zero buffers for a leaf, with the sharding `at`.
+
+    The leaf's own sharding is used instead if its mesh axes are explicit and either `at` is None or JAX is tracing.
+    """
     shape, stacked = (count, *jnp.shape(leaf)), stacked_sharding(leaf)
     if isinstance(leaf, jax.core.Tracer):
         zeros = jnp.zeros(shape, dtype, out_sharding=stacked)
@@ -373,7 +376,7 @@ def _check_processes(leaf_shardings: list[NamedSharding] | None) -> None:
 
 
 def _check_device_dtype(run: Run, dtype: np.dtype[Any]) -> None:
-    """Raise `Refused` if JAX would not draw in the run's dtype. The report states the range of draws for that dtype."""
+    """Raise `Refused` if JAX would not draw in the run's dtype, because the report states the range of its draws."""
     if dtype.name != dtype_of(run):
         raise Refused(
             f"The run's noise is {dtype_of(run)}, but JAX would make it on the device in {dtype}.",
@@ -421,15 +424,15 @@ def _refuse_map(axis_size: int, in_batched: list[Any], updates: Any) -> Any:
 
 
 def _check_buffers(buffers: Sequence[Any], count: int, leaves: list[Any], dtype: Any) -> None:
-    """Raise `Refused` if the buffers belong to another plan. JAX would read out of their bounds without an error."""
+    """Raise `Refused` if the buffers belong to another plan. With too few, JAX would read out of bounds silently."""
     wanted = [((count, *jnp.shape(leaf)), np.dtype(dtype)) for leaf in leaves]
     found = [(jnp.shape(held), np.dtype(held.dtype)) for held in buffers]
     if found != wanted:
         raise Refused(
-            f"The noise needs buffers of shapes {[shape for shape, _ in wanted]} and dtype {np.dtype(dtype)}, but the "
-            f"state has {[(shape, kind.name) for shape, kind in found]}: it belongs to another plan or dtype.",
-            hint="if you extended a plan of the tree family, which needs more buffers, replay the run's steps from "
-            "optimizer.init; this costs no privacy if the outputs are the same",
+            f"The noise needs buffers of shapes {[shape for shape, _ in wanted]} and dtype {np.dtype(dtype)}. "
+            f"The state has {[(shape, kind.name) for shape, kind in found]} and belongs to another plan or dtype.",
+            hint="if you extended a plan of the tree family, the longer plan needs more buffers: replay the run's "
+            "steps from optimizer.init, which costs no privacy if the outputs are the same",
         )
 
 

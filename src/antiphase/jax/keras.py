@@ -80,9 +80,9 @@ def make_private(
     **Guarantee**: the plan's guarantee holds for the variables of the model and its optimizer. Losses and metrics of
     the training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
     computed as usual, without noise. The guarantee covers these metrics only if the validation data contain no training
-    examples, and it never protects the validation data themselves. Arrays that share memory with the training examples
-    raise `Refused`, but copies of training examples cannot be detected. If layers such as `Normalization` were adapted
-    to the training examples before, this cannot be detected either. Adapt such layers to public data.
+    examples, and it never protects the validation data themselves. Validation arrays that share memory with the
+    training examples raise `Refused`, but copies of training examples cannot be detected. It cannot be detected either
+    if layers such as `Normalization` were adapted to the training examples before. Adapt such layers to public data.
 
     Args:
         model: a keras.Model, compiled, with the JAX backend.
@@ -145,8 +145,8 @@ class PrivateModel:
         self._state: Any = None  # noise state
         self._drawn: deque[tuple[int, NDArray[np.int64], jax.Array]] = (
             deque()
-        )  # step, indices and keys of the batches that Keras has fetched
-        self._restored: list[Any] | None = None  # trainable variables of the checkpoint, until the first step after it
+        )  # step, indices and keys of the batches that Keras has fetched, but not trained on yet
+        self._restored: list[Any] | None = None  # trainable variables of the checkpoint; None after the next step
         self._keras_fit = model.fit
         if any(name in vars(model) for name in REPLACED):
             raise Refused(
@@ -209,7 +209,7 @@ class PrivateModel:
         """
         if self._closed:
             raise Refused(
-                "fit was called on a closed object of make_private, so the model would train without noise.",
+                "fit was called after the object from make_private was closed, so the model would train without noise.",
                 hint="call make_private again; the run continues from its checkpoint",
             )
         _check_fit_options(options)
@@ -229,8 +229,8 @@ class PrivateModel:
         needed = (epochs - first_epoch) * length
         if step + needed > run.steps:
             raise Refused(
-                f"The plan has {run.steps} steps, of which {step} are done. {epochs - first_epoch} epochs of {length} "
-                "steps are too many.",
+                f"The plan has {run.steps} steps, of which {step} are done. The remaining steps are too few for "
+                f"{epochs - first_epoch} epochs of {length} steps.",
                 hint="train for fewer epochs, set steps_per_epoch, or make a plan with more steps",
             )
         self._drawn.clear()
@@ -279,7 +279,7 @@ class PrivateModel:
         return self.run
 
     def _restore(self, run: Run, length: int) -> int:
-        """Return 0 if this process has trained before. Otherwise restore the checkpoint and return its epochs."""
+        """Restore the checkpoint, if there is one, and return its number of epochs. After the first call, return 0."""
         if self._state is not None:
             return 0
         self._state = self._noise.init(self._values("trainable_variables"))
@@ -287,7 +287,8 @@ class PrivateModel:
             if run.committed:
                 raise Refused(
                     f"The run has {run.committed} committed steps, but its checkpoint is missing.",
-                    hint="restore the run directory from a copy, or start a new run and compose the guarantees of both",
+                    hint="restore the run directory from a copy, or start a new run and compose the guarantees of both "
+                    "runs",
                 )
             self._save()
             return 0
@@ -344,7 +345,7 @@ class PrivateModel:
                     hint="remove callbacks that load weights, such as BackupAndRestore: fit resumes by itself",
                 )
             commit(run, *committed, indices)
-            # Only now: if the step was interrupted, Keras keeps the weights before it, and `fit` takes it again.
+            # Only now: if a step is interrupted, Keras keeps the weights from before, and `fit` takes the step again.
             self._state, self._restored = noise_state, None
             return logs, state
 
@@ -423,7 +424,7 @@ def _seed_of(key: jax.Array, number: int, dtype: Any) -> jax.Array:
 
     Args:
         key: key of the example, from the run's secret.
-        number: number of the seed generator. It makes the random numbers of different layers independent.
+        number: index of the generator's variable. It makes the random numbers of different layers independent.
         dtype: dtype of the state.
     """
     return jax.random.bits(jax.random.fold_in(key, number), (2,), jnp.uint32).astype(dtype)
