@@ -32,20 +32,21 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
     """Return the sensitivity: the largest ||C u|| over all contributions u that one example can make.
 
     A pattern is a set of steps in which one example takes part. The example contributes a vector of norm at most 1 in
-    each step of its pattern and nothing in other steps, so that
+    each step of its pattern and nothing in other steps. Let K[i, j] be the inner product of the contributions in steps
+    i and j. Then ||C u||^2 = tr(X K), where X is C^T C restricted to the steps of the pattern. This is largest for
+    contributions of norm 1, for which K is a correlation matrix (positive semidefinite with unit diagonal):
 
-        sens^2 = max of tr(X K) over all patterns, with X = C^T C restricted to the steps of the pattern,
-                 and over all correlation matrices K (positive semidefinite with unit diagonal).
+        sens^2 = max of tr(X K) over all patterns and all correlation matrices K.
 
     **Guarantee**: the returned value is never below the true sensitivity, for contributions of any dimension under
     zero-out adjacency. Under replace adjacency, the sensitivity is twice as large. The value is raised to cover
     rounding errors, by a relative amount of about 1e-14 for tens of bands and about 1e-12 for a dense matrix with a
-    thousand steps. A bound of kind "exact" is attained by contributions of large enough dimension, up to this relative
-    amount. Any other bound is of kind "upper".
+    thousand steps. If the bound is of kind "exact", some contributions of large enough dimension reach its value, up to
+    this relative amount. Any other bound is of kind "upper".
 
     Args:
         strategy: strategy matrix, C.
-        participation: steps in which one example takes part; a random participation counts as its worst case.
+        participation: steps in which one example takes part; a random participation is replaced by its worst case.
         method: name of a method in docs/sensitivity.md; None for the best one.
 
     >>> from antiphase import FixedEpochs, MinSeparation
@@ -93,7 +94,7 @@ def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy
             f"No sensitivity is known for {type(worst).__name__}.",
             hint=f"use one of {', '.join(known.__name__ for known in METHODS)}",
         )
-    worst.largest_count(strategy.steps)  # raises if the participation does not cover that many steps
+    worst.largest_count(strategy.steps)  # raises an error if the participation has fewer steps
     return strategy, worst
 
 

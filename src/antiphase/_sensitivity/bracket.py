@@ -18,7 +18,7 @@ CLOSED = 1e-9  # largest relative gap at which the lower and the upper bound agr
 class Bracket:
     """Proved bounds lower <= sens^2 <= upper. The upper bound is reported.
 
-    The lower bound is attained by allowed contributions on an allowed pattern. It is 0 if no such bound is known.
+    One example can make contributions that reach the lower bound. The lower bound is 0 if no better one is known.
     """
 
     lower: float
@@ -71,5 +71,8 @@ class Case:
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:
-        """`Gram.class_sums` for the period: residues, and the sums of |X| and of X over the pattern of each residue."""
+        """Residues, and the sums of |X| and of X over the pattern of each residue; see `Gram.class_sums`.
+
+        The pattern of residue r consists of the steps r, r + period, r + 2 period, and so on.
+        """
         return self.gram.class_sums(self.period)

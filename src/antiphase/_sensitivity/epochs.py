@@ -22,7 +22,7 @@ from antiphase._sensitivity.toeplitz import earliest_square, has_column, one_pas
 from antiphase._sensitivity.windows import windows
 from antiphase.strategies import Indices
 
-MOST_BLOCK_ENTRIES = 1 << 24  # maximum number of entries of the blocks of X on all examined patterns together
+MOST_BLOCK_ENTRIES = 1 << 24  # maximum number of entries of X on a pattern, summed over all patterns that are examined
 LARGEST_PROGRAM = 100  # maximum number of participations in a semidefinite program
 LARGEST_SPECTRUM = 1024  # maximum number of participations for which the eigenvalues of X on each pattern are computed
 
@@ -40,11 +40,11 @@ def orthogonal(case: Case) -> Bracket:
 
 
 def nonnegative(case: Case) -> Bracket:
-    """Return the largest sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
+    """Return the largest sum of |X| over a pattern, if X >= 0 on the pattern after suitable sign flips.
 
-    Contributions that are equal up to these signs then attain the sum. If X is tridiagonal on a pattern, each
-    participation interacts only with the previous and the next one. Suitable signs then always exist, because they can
-    be chosen one after another.
+    Flipping the sign of the contribution in step i flips the signs of row i and column i of X. Contributions that are
+    equal up to these signs reach the sum of |X|. If X is tridiagonal on a pattern, each participation interacts only
+    with the previous and the next one. Suitable signs then always exist, because they can be chosen one after another.
     """
     if one_pass(case.strategy) is not None and (found := _first_pattern(case)).kind == "exact":
         return found
@@ -86,7 +86,7 @@ def semidefinite(case: Case) -> Bracket:
 def row_sum(case: Case) -> Bracket:
     """Return a bracket whose upper bound is the largest sum of |X| over a pattern.
 
-    The lower bound is the largest sum of X, which equal contributions attain.
+    The lower bound is the largest sum of X, which equal contributions in all steps of the pattern reach.
     """
     if one_pass(case.strategy) is not None and not has_column(case.strategy):
         return _first_pattern(case)
@@ -97,7 +97,8 @@ def row_sum(case: Case) -> Bracket:
 def spectral(case: Case) -> Bracket:
     """Return an upper bound: the number of steps of a pattern times the largest eigenvalue of X on the pattern.
 
-    For large or many patterns, the bound is k times the largest eigenvalue of the whole X.
+    The pattern is the one with the largest product. For large or many patterns, the bound is k times the largest
+    eigenvalue of the whole X.
     """
     residues = case.gram.residues(case.period)
     if case.count > LARGEST_SPECTRUM or len(residues) * case.count**2 > MOST_BLOCK_ENTRIES:
@@ -112,9 +113,9 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
     """Return the largest sum of |X| over patterns with one step per epoch, by a dynamic program over the epochs.
 
     If only adjacent epochs interact (bands <= steps_per_epoch + 1, or two epochs), X on a pattern is tridiagonal.
-    Flipping the signs of contributions one after another makes it non-negative, so the sum of |X| is attained, and the
-    result is exact. Otherwise the result is an upper bound, because |X[i, j]| for epochs that are not adjacent is
-    replaced by its largest value over the epoch of j.
+    Flipping the signs of contributions one after another makes X non-negative on the pattern. Contributions then reach
+    the sum of |X|, so the result is exact. Otherwise the result is an upper bound: if steps i and j are in epochs that
+    are not adjacent, |X[i, j]| is replaced by its largest value over the epoch of j.
     """
     from antiphase._kernels import shuffled_chain
 
@@ -154,7 +155,7 @@ def _epoch_length(case: Case) -> int:
 def _first_pattern(case: Case) -> Bracket:
     """Return the squared norms of C u and |C| u as a bracket, where u is 1 on the first pattern and 0 elsewhere.
 
-    The first pattern is the worst pattern of a Toeplitz matrix.
+    The first pattern is 0, period, 2 period, and so on. It is the worst pattern of a Toeplitz matrix.
     """
     lower, upper = (earliest_square(case.strategy, case.period, case.count, signs) for signs in ("signed", "absolute"))
     return Bracket(lower, upper)
@@ -172,7 +173,7 @@ def _candidates(case: Case, residues: Indices, bounds: Array, lower: float) -> t
 
 
 def _signed_value(case: Case, lower: float) -> float:
-    """Return the largest s^T X s over patterns, with each sign of s chosen greedily."""
+    """Return the largest s^T X s over patterns, where s holds the signs of the contributions, chosen greedily."""
     residues, bounds, _ = case.class_sums
     blocks = _candidates(case, residues, bounds, lower)[1]
     signs = np.ones(blocks.shape[:2])
@@ -185,8 +186,8 @@ def _signed_value(case: Case, lower: float) -> float:
 def _tighten(bounds: Array, blocks: Array, y: Array) -> None:
     """Lower the bounds of the remaining patterns in place, using the dual solution y of another pattern.
 
-    For each pattern, all entries of y are raised until Diag(y) - X is positive semidefinite. The sum of the raised
-    entries is then an upper bound.
+    The dual solution comes from `worst_contributions`. For each pattern, all entries of y are raised until
+    Diag(y) - X is positive semidefinite. The sum of the raised entries is then an upper bound.
     """
     left = np.flatnonzero(bounds > 0)
     for chunk in _chunks(left, max(1, (1 << 20) // blocks.shape[1] ** 2)):

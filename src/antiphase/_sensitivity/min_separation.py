@@ -55,7 +55,7 @@ def majorant(case: Case) -> Bracket:
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
     found = Bracket(lower, upper)
     if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
-        column = coefficients(case.strategy)  # its majorant can be smaller than the one computed from the buffers
+        column = coefficients(case.strategy)  # the majorant of the column can be smaller than that of the buffers
         found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
     return found
 
@@ -106,10 +106,10 @@ def dynamic_program(case: Case) -> Bracket:
 def row_sum(case: Case) -> Bracket:
     """Return an upper bound from row sums of |X|.
 
-    For each step, take the largest row sum of |X| over all patterns that contain the step. The bound is the largest sum
-    of these row sums over the steps of a pattern. It is slightly smaller than the bound of Choquette-Choo et al. 2023
-    (amplified banded), Alg. 4, whose row sums are not restricted to patterns that contain the step. If X has too many
-    entries, each diagonal is replaced by its largest entry.
+    The row sum of step i is the largest sum of |X[i, j]| over the steps j of a pattern that contains i. The bound is
+    the largest sum of these row sums over the steps of a pattern. It is slightly smaller than the bound of
+    Choquette-Choo et al. 2023 (amplified banded), Alg. 4, whose row sums also allow patterns that do not contain i. If
+    X has too many entries, each diagonal is replaced by its largest absolute entry.
     """
     try:
         passes = windows(case.gram)
@@ -129,7 +129,11 @@ def blocks(case: Case, solve: Solve) -> Bracket:
     Blocks do not interact, so each block contributes its own worst case. The separation between the last participation
     in a block and the first one in the next block is ignored. This allows more patterns, so the result is an upper
     bound. If the earliest pattern is the worst in each block and leaves enough room before the next block, the result
-    is exact. If there are too many ways to split, every block gets all participations that fit in it.
+    is exact. If there are too many ways to split, every block gets as many participations as fit in it, but at most k.
+
+    Args:
+        case: strategy with blocks, and a minimum separation.
+        solve: function that returns the bracket for a case, and the name of the method that found it.
     """
     inner, repeats, steps = case.strategy.block, case.strategy.blocks, case.strategy.block.steps
     b, k = separation(case), case.count
@@ -149,8 +153,9 @@ def blocks(case: Case, solve: Solve) -> Bracket:
 def _envelope_sum(case: Case) -> Bracket:
     """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
 
-    In a row sum, the k - 1 other participations are split evenly between earlier and later steps. This is the worst
-    split, because the largest sum over earlier (or later) participations is concave in their number.
+    The row sum of a step (see `row_sum`) has terms for k - 1 other participations. They are split evenly between
+    earlier and later steps. This is the worst split, because the largest sum over earlier (or later) participations is
+    concave in their number.
     """
     from antiphase._kernels import separated_sum
 

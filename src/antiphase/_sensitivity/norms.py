@@ -17,7 +17,7 @@ LARGEST_EIGENPROBLEM = 2048  # maximum number of steps for which the eigenvalues
 
 
 def column_norms(strategy: Strategy) -> Array:
-    """Return ||C e_j|| for every step j, without forming C if it has structure.
+    """Return ||C e_j||, the norm of column j of C, for every step j. C is not formed if formulas for the norms exist.
 
     >>> from antiphase.strategies import Tree
     >>> (column_norms(Tree(4)) ** 2).round(12).tolist()

@@ -9,10 +9,11 @@ most m u ||C e_i|| ||C e_j||. Over a pattern of k steps, these errors add up to 
 
     m u (sum_i ||C e_i||)^2 <= k m u sum_i ||C e_i||^2 <= k m u sens^2,
 
-since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers in units of u therefore
-describe the rounding errors of a strategy. `relative` bounds the error of an entry of X relative to the entry itself.
-`absolute` bounds the error relative to ||C e_i|| ||C e_j||, and is multiplied by k in the error of the result. The
-error of an eigenvalue routine is added where the routine is called.
+where i runs over the steps of the pattern. The last inequality holds because sens^2 is at least sum_i ||C e_i||^2. If
+the contributions of an example in the k steps are orthogonal unit vectors, they change C x by this squared norm.
+Two numbers in units of u therefore describe the rounding errors of a strategy. `relative` bounds the error of an entry
+of X relative to the entry itself. `absolute` bounds the error relative to ||C e_i|| ||C e_j||, and is multiplied by k
+in the error of the result. The error of an eigenvalue routine is added where the routine is called.
 
 The table in `table.py` has a `RoundingRule` for each strategy.
 
@@ -45,7 +46,7 @@ UNIT = 2.0**-53
 STEPS_PER_ANCHOR = 4096  # the pass over the steps of a BLT recomputes the powers of its decays after this many steps
 PER_PARTICIPATION = 8  # error for each participation, in every method, in units of UNIT
 PER_RESULT = 16  # error of all other operations, in units of UNIT
-ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with scales >= 0, they need no column of C
+ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # need no column of C for a BLT with scales >= 0
 
 
 class Entries(NamedTuple):
@@ -103,7 +104,7 @@ def roundings(case: Case, rule: RoundingRule, method: str, square: float) -> flo
 
     Args:
         case: strategy and participation.
-        rule: rounding rule of `case.strategy.block`.
+        rule: rounding rule of the strategy or, for `Stamped`, of the strategy that it repeats.
         method: name of the method.
         square: result of the method, the squared sensitivity.
     """
@@ -145,7 +146,8 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
     Rounding occurs in the powers of the decays and in their weighted sum. The pass over the steps multiplies by each
     decay once per step, and recomputes the powers every `STEPS_PER_ANCHOR` steps. If the scales have both signs, the
     errors in the first column c of C are relative to a larger column a >= |c|, which is computed from the absolute
-    values of the scales. The errors are then at most ||a||^2 times as large, because ||c|| >= c_0 = 1.
+    values of the scales. The error of entry (i, j) of X, relative to ||C e_i|| ||C e_j||, is then at most ||a||^2 times
+    as large as for scales >= 0, because the diagonal of C is 1, so that no column of C has a norm below 1.
     """
     n, d = strategy.steps, strategy.buffers
     one_pass = 3.0 * min(n, STEPS_PER_ANCHOR) + 8 * (n // STEPS_PER_ANCHOR + count) + 4 * d + 16
@@ -159,9 +161,10 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
 def _inverse(strategy: BandedInverse, count: int, method: str) -> Entries:
     """Return bounds on the rounding errors in X for a `BandedInverse`.
 
-    Forward substitution computes the first column c of C from (N + E) c = e_0, with |E| <= (bands + 2) u |N|. To first
-    order, the error of c is C E c. Products with C and N are convolutions, so the norm of this error is at most
-    (bands + 2) u ||c||_1 ||n||_1 ||c||_2, where n is the first column of N.
+    The first column c of C is computed from N c = e_0 by forward substitution. The computed column solves
+    (N + E) c = e_0 instead, with |E| <= (bands + 2) u |N|. To first order, the error of c is C E c. Products with C and
+    N are convolutions, so the norm of this error is at most (bands + 2) u ||c||_1 ||n||_1 ||c||_2, where n is the first
+    column of N.
     """
     column = coefficients(strategy)
     lost = 2.0 * (strategy.bands + 3) * float(np.abs(column).sum() * np.abs(strategy.coefficients).sum())
@@ -200,9 +203,9 @@ def _differences(case: Case, square: float) -> float:
     """Return the rounding error of `earliest_blocks`, relative to `square`, in units of 2^-53.
 
     `earliest_blocks` splits the coefficients and the steps into blocks as long as the separation. It computes each sum
-    over k blocks of coefficients as a difference of cumulative sums. Each difference has one rounding for each block of
-    coefficients, relative to the sum over all of these blocks. There is one difference for each block of steps, and the
-    squares of their errors add up.
+    over k blocks of coefficients as a difference of two cumulative sums. A cumulative sum has one rounding for each
+    block of coefficients, relative to the sum over all blocks of coefficients. There is one difference for each block
+    of steps, and the squares of the errors of these differences add up.
     """
     strategy = case.strategy.block
     buffers = one_pass(strategy)
@@ -218,7 +221,7 @@ def _differences(case: Case, square: float) -> float:
     if blocks == 1:
         return chain
     sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
-    smallest = square / case.strategy.blocks  # the squared sensitivity of a block, on average
+    smallest = square / case.strategy.blocks  # squared sensitivity of one repeat of `case.strategy.block`, on average
     return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 

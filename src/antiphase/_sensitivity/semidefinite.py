@@ -1,4 +1,7 @@
-"""Finds the worst contributions to one pattern with a small semidefinite program, and proves a bound."""
+"""Finds the worst contributions to one pattern with a small semidefinite program, and proves a bound.
+
+A pattern is a set of steps in which one example takes part.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ASCENT_SWEEPS = 20  # sweeps of coordinate ascent that improve the lower bound
 
 
 def worst_contributions(X: Array) -> tuple[Bracket, Array]:
-    """Return a proved bracket of the maximum of tr(X K) over correlation matrices K, and the dual solution y.
+    """Return proved bounds on the maximum of tr(X K) over correlation matrices K, and the dual solution y.
 
     If X is the Gram matrix C^T C, restricted to the steps of a pattern, the maximum is the squared sensitivity of the
     pattern, because K is the Gram matrix of contributions of norm 1 in these steps. The dual problem minimises sum(y)
@@ -69,8 +72,9 @@ def _missing(y: Array, X: Array) -> float:
 def _primal_value(y: Array, X: Array) -> float:
     """Return the larger of tr(X K), for K = S^-1 scaled to a unit diagonal, and tr(X), the value for K = I.
 
-    Rounding errors in S reduce tr(X K) by about 1e-8. A few sweeps of coordinate ascent over unit vectors with the Gram
-    matrix K make up for this. The sweeps can only raise the value.
+    Here S = Diag(y) - X. Rounding errors in S reduce tr(X K) by about 1e-8. To make up for this, K is written as the
+    Gram matrix of unit vectors, and a few sweeps of coordinate ascent change these vectors. The sweeps can only raise
+    the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)
     root = vectors / np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))

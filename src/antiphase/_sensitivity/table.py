@@ -1,6 +1,7 @@
-"""The table of methods for each strategy and participation, which docs/sensitivity.md prints.
+"""The table of methods for each strategy and participation, which docs/sensitivity.md shows.
 
-In the conditions, X is the Gram matrix C^T C, and k is the largest number of participations.
+In the conditions, X is the Gram matrix C^T C, and k is the largest number of participations. A pattern is a set of
+steps in which one example takes part. The earliest pattern with separation b is 0, b, 2b, ..., (k - 1) b.
 """
 
 from __future__ import annotations
@@ -112,19 +113,20 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "blocks": Method(
             lambda case: min_separation.blocks(case, solve),
-            "upper bound; exact if the earliest pattern is the worst in each block and leaves room before the next"
-            " block",
+            "upper bound; exact if the earliest pattern is the worst in each block, and its last step is at least the"
+            " separation before the next block",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
         "majorant": Method(
             min_separation.majorant,
-            "upper bound: the earliest pattern for the smallest non-increasing coefficients that bound the coefficients"
-            " of C",
+            "upper bound: the value for the earliest pattern, with the coefficients of C replaced by the smallest"
+            " non-increasing numbers that are at least their absolute values",
             "Kalinin and Lampert 2024, Thm 2",
         ),
         "levels": Method(
             tree.levels,
-            "upper bound: k x the sum over tree levels of the largest number of participations in a node",
+            "upper bound: k x the sum over tree levels of the largest number of participations below a node of the"
+            " level",
             f"{MULTI_EPOCH}, Cor. 2.1",
         ),
         "row-sum": Method(
@@ -155,7 +157,7 @@ class StrategyRow:
 
     Args:
         methods: for each participation, the names of the methods in the order in which they are tried.
-        rounding: rule that bounds the rounding errors.
+        rounding: rule that bounds the rounding errors of these methods.
     """
 
     methods: dict[type[Deterministic], tuple[str, ...]]
@@ -227,7 +229,7 @@ def solve(case: Case) -> tuple[Bracket, str]:
         found.append((bracket, name))
     if not found:
         raise NotProved(
-            f"No method covers {type(case.strategy).__name__} of {case.steps} steps under {case.participation}. "
+            f"No method applies to {type(case.strategy).__name__} of {case.steps} steps under {case.participation}. "
             + " ".join(reasons),
             hint="use fewer steps, fewer bands or a larger separation",
         )
@@ -240,10 +242,12 @@ _INTRODUCTION = """# Sensitivity methods
 `antiphase.sensitivity(strategy, participation)` tries the methods for the strategy and participation in the order
 below. It returns the first exact result, or the smallest upper bound if no method is exact. To use a particular method,
 pass `method="..."`. If the condition of that method does not hold, `NotProved` is raised, and its hint names a method
-that works. Exact means exact for vector contributions (gradients), not only for signed scalars. Every result is a
-`Bound` with its kind, method and theorem, and it is never below the true value.
+that works. A result is exact if it is the maximum over contributions that are vectors (gradients), not only over
+contributions that are +1 or -1. Every result is a `Bound` with its kind, method and theorem, and it is never below the
+true value.
 
-X is the Gram matrix C^T C, which has as many bands as C. k is the largest number of participations. A random
+X is the Gram matrix C^T C, which has as many bands as C. k is the largest number of participations. A pattern is a set
+of steps in which one example takes part. The earliest pattern with separation b is 0, b, 2b, ..., (k - 1) b. A random
 participation is replaced by its `worst_case`.
 
 This page is generated from the table in the code; a test keeps the two equal.

@@ -76,7 +76,7 @@ def check_one_pass(steps: int) -> None:
     """Raise `NotProved` if a BLT has too many steps for one pass."""
     if steps > LONGEST_PASS:
         raise NotProved(
-            f"The sensitivity of a BLT with {steps} steps takes too long. The limit is 2^34 steps.",
+            f"Computing the sensitivity of a BLT with {steps} steps takes too long. The limit is 2^34 steps.",
             hint="plan for fewer steps",
         )
 
@@ -133,6 +133,11 @@ def _distinct(blocks: int, count: int, last: int) -> tuple[Indices, Array]:
     """Return the indices of the distinct blocks of C u (see `Blocks`) and how often each occurs.
 
     The last block, which may be cut short, always has its own entry.
+
+    Args:
+        blocks: number of blocks of coefficients.
+        count: number of participations, k.
+        last: index of the last block of C u.
     """
     rising = np.arange(min(blocks, last))
     falling = np.arange(max(count, blocks), min(count + blocks - 1, last))

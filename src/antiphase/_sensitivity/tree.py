@@ -42,7 +42,14 @@ Table = dict[int, GapRows]  # the key is the number of participations, from 1
 
 @dataclass
 class _Forest:
-    """Computes tables for a given separation and largest number of participations, and limits work and memory."""
+    """Computes tables for a given separation and largest number of participations, and limits work and memory.
+
+    Args:
+        separation: minimum separation, b.
+        limit: largest number of participations, k.
+        work: work that may still be done, in the unit of LARGEST_WORK.
+        room: number of table entries that may still be stored.
+    """
 
     separation: int
     limit: int
@@ -75,7 +82,7 @@ class _Forest:
         return tables
 
     def join(self, left: Table, left_steps: int, right: Table, right_steps: int, *, node: bool) -> Table:
-        """Return the table of two adjacent subtrees; `node` says whether they have a common parent node."""
+        """Return the table of two adjacent subtrees. If `node`, also count the parent node of both."""
         most = min(self.limit, -(-(left_steps + right_steps) // self.separation))
         self._spend(len(left) * len(right) * JOIN_COST, most * self.separation)
         table: Table = {}
@@ -165,8 +172,9 @@ def _shifted(rows: GapRows, steps: int) -> GapRows:
 def _pruned(rows: GapRows, gain: int) -> GapRows:
     """Return the rows with `gain` added to every value, without redundant rows.
 
-    If a higher value has a larger gap, this gap is also used for the lower value. Rows at the high end are dropped if
-    their values are impossible. Rows at the low end are dropped if the next row has the same gaps.
+    Only the largest value counts in the end. So if a higher value has a larger gap, this gap is also used for the lower
+    value. Rows at the high end are dropped if their values are impossible. Rows at the low end are dropped if the next
+    row has the same gaps.
     """
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]

@@ -15,15 +15,15 @@ LARGEST_PASS = 1 << 31  # maximum number of entries in all windows
 def windows(gram: Gram) -> Iterator[tuple[Array, int, int, int]]:
     """Yield (diagonals, offset, start, stop), with diagonals[i - offset, r] = X[i, i + r].
 
-    Each window covers the rows `start` to `stop - 1` of X. It also includes the earlier rows `offset` to `start - 1`,
-    which have entries in columns `start` to `stop - 1`. Raises `NotProved` if X has too many entries.
+    Each window has the rows `start` to `stop - 1` of X. It also has the earlier rows `offset` to `start - 1`, which
+    have entries in columns `start` to `stop - 1`. Raises `NotProved` if X has too many entries.
     """
     size = LARGEST_WINDOW // gram.bands - gram.bands
     if gram.steps * gram.bands <= LARGEST_WINDOW:
         size = gram.steps
     if size < gram.bands or gram.steps * gram.bands > LARGEST_PASS:
         raise NotProved(
-            f"{gram.bands} diagonals of {gram.steps} steps have too many entries.",
+            f"{gram.bands} diagonals of the Gram matrix C^T C for {gram.steps} steps have too many entries.",
             hint="method='row-sum' bounds each diagonal by its largest entry instead",
         )
     return _passes(gram, size)

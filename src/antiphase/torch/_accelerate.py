@@ -1,8 +1,8 @@
 """Support for Hugging Face Accelerate, whose `prepare` may be called before or after `make_private`.
 
 Accelerate's own data loader reads one batch ahead to recognize the last batch. With that loader, the `PrivacyEngine`
-could not check that each step is taken before the next batch is requested. `PlanLoader` therefore tells Accelerate that
-the loader is already prepared, and moves batches to the device itself.
+could not check that each step is taken before the next batch is requested. `PlanLoader`, the loader that `make_private`
+returns, therefore tells Accelerate that it is already prepared, and moves batches to the device itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from antiphase._errors import InvalidArgument, Refused
 def unwrapped_optimizer(optimizer: Any) -> Any:
     """Return the optimizer inside Accelerate's wrapper; any other optimizer is returned unchanged.
 
-    The private optimizer cannot use the wrapper. The wrapper skips steps while Accelerate accumulates gradients, and it
-    has no hook that could commit a step.
+    The private optimizer cannot use the wrapper. The wrapper skips steps while Accelerate accumulates gradients. Also,
+    it has no hook in which a step could be committed (recorded in the ledger).
     """
     accelerate = sys.modules.get("accelerate.optimizer")
     if accelerate is None or not isinstance(optimizer, accelerate.AcceleratedOptimizer):

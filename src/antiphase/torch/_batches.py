@@ -26,11 +26,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return the length of the first tensor in a batch that is not a scalar."""
+    """Return the number of examples in a batch, which is the length of its first tensor that is not a scalar."""
     first = next((t for t in tensors_in(batch) if t.dim() > 0), None)
     if first is None:
         raise InvalidArgument(
-            f"The batch has no tensor with a first dimension: {type(batch).__name__}.",
+            f"The batch, a {type(batch).__name__}, contains no tensor, or only tensors without dimensions.",
             hint="pass a tuple, list or mapping of tensors, as the data loader yields",
         )
     return len(first)
@@ -66,7 +66,7 @@ def select_padded(batch: Mapping[str, Any], rows: list[int], alone: list[Mapping
     Args:
         batch: whole batch, padded at the end of each dimension to the length of the longest example.
         rows: indices of the examples to keep.
-        alone: each example as a batch of one, whose shape shows the length of the example.
+        alone: one batch for each example, with only this example. The shapes of its tensors are those without padding.
     """
     found = select(dict(batch), rows, len(alone))
     for name, value in found.items():

@@ -31,7 +31,7 @@ class Clipping(ABC):
         clip_norms: one clipping norm for the whole gradient, or one per parameter.
     """
 
-    lattice: Lattice | None = None  # lattice of the plan if the sums are exact integers, otherwise None
+    lattice: Lattice | None = None  # the grid on which gradients are exact integers, if the plan has a lattice
 
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
         self._module, self._parameters, self.clip_norms = module, parameters, clip_norms
@@ -40,7 +40,10 @@ class Clipping(ABC):
 
     @abstractmethod
     def take(self) -> ClippedSums:
-        """Return the clipped sums and the number of examples of this physical batch. A second call raises `Refused`."""
+        """Return the sums of the clipped gradients of this physical batch, and the number of its examples.
+
+        A second call for the same physical batch raises `Refused`.
+        """
 
     def zeros(self) -> list[torch.Tensor]:
         """Return the sums for a batch without examples: a tensor of zeros for each parameter."""
@@ -91,7 +94,10 @@ class Clipping(ABC):
 
 @final
 class PerExampleClipping(Clipping):
-    """Clips the per-example gradients that Opacus stores in `p.grad_sample` ("hooks", "functorch" and "ew" modes)."""
+    """Clips the per-example gradients that Opacus stores in `p.grad_sample`.
+
+    Opacus stores them with grad_sample_mode "hooks", "functorch" or "ew".
+    """
 
     def take(self) -> ClippedSums:
         """Clip and sum `grad_sample`. If any entry of an example's gradient is not finite, use zero for that example.
@@ -102,8 +108,8 @@ class PerExampleClipping(Clipping):
         squares = torch.stack([squared_norms(s).to(samples[0].device) for s in samples])
         for p, square in zip(self._parameters, squares, strict=True):
             check_repeated(self._names[id(p)], p, square, squares.sum(0))
-        # If an entry of a row is not finite, the norm of the row is not finite either. The norm of a finite row can
-        # also overflow, but the clipping factor of such a row would be 0 anyway.
+        # A row is the gradient of one example. If one of its entries is not finite, its norm is not finite either. The
+        # norm of a finite row can also overflow, but the clipping factor of such a row would be 0 anyway.
         finite = torch.isfinite(squares).all(0)
         if not finite.all():
             squares[:, ~finite] = 0.0
@@ -184,9 +190,10 @@ class PerExampleClipping(Clipping):
 
 @final
 class GhostClipping(Clipping):
-    """Returns the clipped sums that `backward` of a private loss has computed (modes "ghost" and "ghost_fsdp").
+    """Returns the sums of clipped gradients that `backward` of a private loss has computed.
 
-    A private loss is a loss from the criterion that `make_private` returned.
+    A private loss is a loss from the criterion that `make_private` returns with grad_sample_mode "ghost" or
+    "ghost_fsdp".
     """
 
     def take(self) -> ClippedSums:
@@ -214,7 +221,7 @@ class GhostClipping(Clipping):
         return next(self._names[id(p)] for p in self._parameters if not is_unchanged(p))
 
     def reset(self) -> None:
-        """Do the same as the base class, and also delete the gradient norms and the clipped sums."""
+        """Do what the base class does, and also delete the gradient norms and the sums of clipped gradients."""
         super().reset()
         reset_norms(self._module)
 
@@ -252,6 +259,6 @@ def _sample(parameter: Any) -> torch.Tensor:
         sample = sample[0]
     if sample.dtype != parameter.dtype:
         sample = parameter.grad_sample = sample.to(parameter.dtype)
-    if sample.dim() == 1:  # a scalar parameter: add a dimension, since Opacus sums over the parameter's dimensions
+    if sample.dim() == 1:  # a scalar parameter: turn the number of each example into a vector of length 1
         sample = parameter.grad_sample = sample[:, None]
     return sample

@@ -1,6 +1,7 @@
 """Checks that loading and collating a batch does not mix its examples, as mixup in a collate function does.
 
-`check_independence` compares gradients of batches that are already collated, so it cannot find such mixing.
+`check_independence` in `_independence.py` compares gradients of batches that are already collated, so it cannot find
+such mixing.
 `check_collation` collates two batches that differ in one example, and compares the rows of the other examples. A
 collator may be random, so both batches are collated with the same random numbers.
 """
@@ -32,8 +33,9 @@ HINT = (
 def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[int]], Any]:
     """Return a function that loads and collates examples by index, as PyTorch's DataLoader does.
 
-    Each item is read only once, since augmentation may be random. Only data sets with `__getitems__` are read again in
-    every call. The function works on copies of the items and of the collator's own random generators.
+    Each item is read only once, since augmentation may be random, and every call collates copies of the items. The only
+    exception is a data set with `__getitems__`, which is read again in every call. Every call also uses copies of the
+    collator's own random generators.
     """
     items: dict[int, Any] = {}
 
@@ -91,12 +93,15 @@ def _copied(value: Any) -> Any:
     """Return a copy, or the value itself if it cannot be copied."""
     try:
         return copy.deepcopy(value)
-    except Exception:  # any object may be in a data set
+    except Exception:  # a data set may contain any object, and copying it may raise any exception
         return value
 
 
 def _with_own_generators(collate: Any) -> Any:
-    """Return a shallow copy of a collator, with copies of its random generators. Also copies a wrapped collator."""
+    """Return a shallow copy of a collator, with copies of its random generators.
+
+    If the collator wraps another collator, that collator is copied in the same way.
+    """
     if inspect.isroutine(collate) or isinstance(collate, (type, torch.nn.Module)) or not hasattr(collate, "__dict__"):
         return collate
     found = copy.copy(collate)

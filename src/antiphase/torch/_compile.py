@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Wrap a function so that torch.compile never traces it. In a compiled training step, its call is a graph break.
+    """Wrap a function so that torch.compile never traces it. In a compiled step, each call of it is a graph break.
 
     `torch.compiler.disable` does the same, but imports the compiler, which takes seconds. So the wrapper calls
     `torch.compiler.disable` only if the compiler has already been imported.

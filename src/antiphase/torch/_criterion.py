@@ -24,7 +24,7 @@ class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Op
     Args:
         module: model, wrapped by Opacus with loss_reduction="sum", because `backward` always adds up the losses.
         optimizer: private optimizer. With loss_reduction="mean", it divides the noisy sum by the plan's batch size.
-        criterion: loss function with an attribute `reduction`.
+        criterion: loss function. If it has an attribute `reduction`, this must equal the optimizer's loss_reduction.
     """
 
     def __init__(self, module: Any, optimizer: Any, criterion: Any) -> None:
@@ -176,12 +176,12 @@ def refuse_hooks(parameters: list[Any]) -> None:
 def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
     """Raise `Refused` if the autograd graph of the losses uses a weight more often than its own layer does.
 
-    Returns all leaves of the graph.
+    Returns all leaves of the graph: the tensors, mostly parameters, in which `backward` would store gradients.
 
-    Ghost clipping computes the gradient norm of a weight from the inputs and output gradients of its layer. This
-    computation misses any other use of the weight, such as a weight penalty in the loss. The layers that Opacus
-    supports use each weight once per pass. Parameters sharded by FSDP do not appear in the graph, so they are not
-    checked.
+    Ghost clipping computes the gradient norm of a weight from the inputs of its layer and the gradients of the layer's
+    outputs. This computation misses any other use of the weight, such as a weight penalty in the loss. The layers that
+    Opacus supports use each weight once per call. Parameters sharded by FSDP do not appear in the graph, so they are
+    not checked.
     """
     uses, seen = Counter[int](), set()
     leaves: dict[int, torch.Tensor] = {}
@@ -200,8 +200,8 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
     used = [p for p in module.parameters() if uses[id(p)]]  # empty with FSDP
     if used and not any(getattr(p, "_forward_counter", 1) for p in used):
         raise Refused(
-            "backward was called on this loss before, or its forward pass belongs to an interrupted batch, so no "
-            "forward pass matches this backward pass.",
+            "backward was already called on this loss, or the loss was computed in an interrupted batch. So no forward "
+            "pass matches this backward pass.",
             hint="call backward once for each forward pass, and run a new forward pass for each batch",
         )
     names = layer_names(module)
@@ -218,7 +218,7 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _leaf(node: Any) -> torch.Tensor | None:
-    """Return the parameter that a node of the autograd graph stands for; None if the node stands for no parameter.
+    """Return the leaf tensor, such as a parameter, that a node of the autograd graph stands for, or None.
 
     Under autocast, all uses of a parameter share one copy in lower precision. The node of that copy also stands for the
     parameter.
@@ -232,7 +232,10 @@ def _leaf(node: Any) -> torch.Tensor | None:
 
 
 def _refuse_hidden(node: Any) -> None:
-    """Raise `Refused` for a function that the backward pass calls again: only then does the graph show its weights."""
+    """Raise `Refused` if a node stands for a checkpointed function, whose weights are not in the graph.
+
+    The backward pass calls the function again, and its weights are only in the graph of that second call.
+    """
     if node is not None and node.name() in RECOMPUTED:
         raise Refused(
             "Ghost clipping cannot check which weights a function under torch.utils.checkpoint uses.",
@@ -241,7 +244,7 @@ def _refuse_hidden(node: Any) -> None:
 
 
 def gradient_version(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
-    """Return the current gradient and the number of times it was changed in place."""
+    """Return the current gradient of a parameter, and how often this gradient was changed in place."""
     gradient = parameter.grad
     return gradient, 0 if gradient is None else gradient._version
 

@@ -26,8 +26,9 @@ def curvatures(
 ) -> Curvatures:
     """Estimate the curvatures (Hessian eigenvalues) of a loss, to pass to `Problem(objective=...)`.
 
-    The method is stochastic Lanczos quadrature. Use public data only: a plan that is made with the result depends on
-    the data, and the privacy guarantee does not cover what the plan reveals about them.
+    The values in the result are eigenvalue x learning_rate x clip_factor. The method is stochastic Lanczos quadrature.
+    Use public data only: a plan that is made with the result depends on the data, and the privacy guarantee does not
+    cover what the plan reveals about the data.
 
     Args:
         module: model. The Hessian is with respect to the model's trainable parameters.
@@ -52,7 +53,10 @@ def curvatures(
     value = loss()
     if not isinstance(value, torch.Tensor) or value.ndim != 0:
         got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise InvalidArgument(f"loss() returned {got} instead of one number.", hint="return the mean over the batch")
+        raise InvalidArgument(
+            f"loss() must return a tensor without dimensions. Got {got} (shape or type) instead.",
+            hint="return the mean over the batch",
+        )
     gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
 
     def multiply(vector: Array) -> Array:

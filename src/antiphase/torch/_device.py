@@ -1,12 +1,12 @@
 """Device noise is drawn by PyTorch's own generator on the device of the gradients. It is fast, but not cryptographic.
 
 The noise of step t is row t of N z, multiplied by the plan's noise_std. Here z holds independent standard normals, and
-N is the noising matrix. Row t of z has one part for each leaf (parameter tensor), which is drawn in blocks of
-consecutive entries. A block is identified by its row, its leaf and the index of its first entry in the leaf. Each block
-is the scaled sum of two draws from the generator. Each draw has its own seed, derived from the run's secret, so every
-rank and every replay gets the same z. The generator uses 32 bits of a seed on a CPU and 63 bits on an accelerator. The
-bits of the noise depend on the type of device and on the version of PyTorch. So a run cannot continue on a different
-type of device, or with a version of PyTorch that draws different bits.
+N is the noising matrix. Row t of z has one part for each leaf (parameter tensor). The entries of a leaf are drawn in
+blocks of consecutive entries. A block is identified by its row, its leaf and the index of its first entry in the leaf.
+Each block is the scaled sum of two draws from the generator. Each draw has its own seed, derived from the run's secret,
+so every rank and every replay gets the same z. The generator uses 32 bits of a seed on a CPU and 63 bits on an
+accelerator. The bits of the noise depend on the type of device and on the version of PyTorch. So a run cannot continue
+on a different type of device, or with a version of PyTorch that draws different bits.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DeviceReplay:
 
 @final
 class SeededNormals:
-    """Draws the standard normals z. An entry depends only on the secret, the labels, and its row, leaf and index.
+    """Draws the standard normals z. An entry depends only on the secret, the labels, and the entry's place in z.
 
     Args:
         secret: secret that seeds are derived from.
@@ -133,7 +133,10 @@ class SeededNormals:
         return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
-        """Draw a whole block, even if a rank needs only part of it: the values drawn from a seed depend on the size."""
+        """Draw a whole block, even if this rank needs only part of it.
+
+        The values that PyTorch draws from a seed depend on how many values are drawn.
+        """
         first, second = (self._draw((name, row, start, half), size) for half in range(2))
         return (first + second) * math.sqrt(0.5)
 
@@ -179,7 +182,7 @@ def correlator(strategy: Strategy, dtype: str) -> Correlate:
     Call it for t = 0, 1, 2 and so on, without gaps: it keeps state between calls.
 
     Args:
-        strategy: strategy matrix C, with its left inverse N.
+        strategy: strategy with matrix C, whose left inverse is N.
         dtype: dtype of the noise and of the state, "float32" or "float64".
     """
     return _interpreted(strategy.recursion(), dtype)
@@ -210,7 +213,10 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
 
 
 def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
-    """Compute y = z - sum_i scale_i b_i, then add y - loss_i b_i to each buffer b_i; see `Buffers.constants`."""
+    """Return a function that computes the noise y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i.
+
+    The factor loss_i is 1 minus the decay of buffer i; see `Buffers.constants`.
+    """
     held: list[torch.Tensor] = []
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -226,7 +232,7 @@ def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
 
 
 def _past_outputs(recursion: Feedback) -> Correlate:
-    """Solve C y = z by forward substitution, where C is banded."""
+    """Return a function that computes the noise y by forward substitution: C y = z, where C is banded."""
     past: deque[torch.Tensor] = deque(maxlen=recursion.bands - 1)
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -241,7 +247,7 @@ def _past_outputs(recursion: Feedback) -> Correlate:
 
 
 def _past_draws(recursion: MovingSum) -> Correlate:
-    """Compute y_t = sum_j coefficients_j z_(t-j), from the last draws z."""
+    """Return a function that computes the noise y_t = sum_j coefficients_j z_(t-j), from the most recent rows of z."""
     coefficients = [float(c) for c in recursion.coefficients]
     past: deque[torch.Tensor] = deque(maxlen=len(coefficients))
 
@@ -256,11 +262,13 @@ def _past_draws(recursion: MovingSum) -> Correlate:
 
 
 def _tree(recursion: TreeNodes) -> Correlate:
-    """Return the highest tree node that the step completes, minus the left siblings that this node replaces.
+    """Return a function that computes the noise of a binary tree, whose leaves are the steps; see `TreeNodes`.
 
-    The steps are the leaves of a binary tree. A step completes a node if it is the last leaf below the node. The value
-    of a completed node is w * z + (1 - w) * (left + right). Here z is the node's own draw, w is its weight, and left
-    and right are its children; see `TreeNodes`.
+    A step completes a node if it is the last leaf below the node. The value of a completed node is
+    w * z + (1 - w) * (left + right). Here z is the node's own draw, w is its weight, and left and right are the values
+    of its children. The noise of all steps so far adds up to the values of all completed nodes whose parents are
+    incomplete. So the noise of a step is the value of the highest node that the step completes, minus the values of the
+    nodes that this node replaces in the sum.
     """
     waiting: list[torch.Tensor] = []
 
@@ -281,7 +289,7 @@ def _tree(recursion: TreeNodes) -> Correlate:
 
 
 def _restarted(recursion: Restart, dtype: str) -> Correlate:
-    """Compute the noise of each block of steps with the same recursion, restarted with new rows of z."""
+    """Return a function that computes each block of steps with the same recursion, restarted with new rows of z."""
     block = recursion.inner
     inner = _interpreted(block, dtype)
 

@@ -48,7 +48,7 @@ class TorchDistributed(Transport):
     def check_operation(self, operation: str) -> None:
         """Raise `Refused` on every rank unless all ranks are about to perform the same operation.
 
-        Otherwise, ranks with different operations would wait for one another until torch.distributed times out.
+        Without the check, ranks with different operations would wait for one another until torch.distributed times out.
 
         Args:
             operation: what this rank is about to do, such as "take step 3". The text is sent to the other ranks.

@@ -113,9 +113,9 @@ class PrivacyEngine(RunMethods):
         the optimizer takes the steps without examples by itself, right after the previous step. For a learning-rate
         schedule, use `attach_scheduler`.
 
-        If the plan has a lattice (`Problem(lattice=True)`), gradients and noise are multiples of a grid. The loader
-        then yields the examples of a batch one at a time, and the optimizer takes the step after the last example. The
-        guarantee covers every bit of the noisy gradients; see docs/lattice-noise.md.
+        If the plan has a lattice (`Problem(lattice=True)`), the entries of gradients and noise are whole multiples of
+        one power of two. The loader then yields the examples of a batch one at a time, and the optimizer takes the step
+        after the last example. The guarantee covers every bit of the noisy gradients; see docs/lattice-noise.md.
 
         Args:
             module: model. If several processes train it, first wrap it in Opacus's
@@ -127,15 +127,15 @@ class PrivacyEngine(RunMethods):
             criterion: loss function, used only with ghost clipping. The default is cross entropy.
             clipping: "flat", or "per_layer" to clip the gradient of each parameter tensor separately.
             clip_norms: for "per_layer", one clipping norm per parameter tensor. By default, all norms are equal, and
-                the root of the sum of their squares is `clip_norm`.
+                the root of the sum of their squares is the plan's `clip_norm`.
             grad_sample_mode: how Opacus computes per-example gradients: "hooks", "functorch", "ew", "ghost", or
                 "ghost_fsdp" for a module sharded by `fully_shard`.
             loss_reduction: reduction of your loss, "mean" or "sum". With "mean", the noisy sum is divided by the plan's
                 batch size.
             batch_first: whether the batch is the first dimension of the inputs.
             rows_per_example: number of rows that the model processes for each example (or user), such as several
-                sequences. Consecutive rows belong together. Their gradients are added before they are clipped; see
-                `antiphase.torch.users`.
+                sequences. Consecutive rows belong to the same example. Their gradients are added, and then the sum is
+                clipped; see `antiphase.torch.users`.
             loader_options: options of PyTorch's DataLoader, such as collate_fn, num_workers or pin_memory.
             opacus: other options of Opacus's `make_private`. They raise an error that says what to write instead. The
                 only exception is a `max_grad_norm` that equals the plan's `clip_norm`.
@@ -291,8 +291,8 @@ class PrivacyEngine(RunMethods):
                 optimizer,
                 noise_multiplier=0.0,  # no noise from Opacus
                 max_grad_norm=norm,
-                # The DDP optimizer divides the sum over the ranks by their number, so the batch size is divided, too.
-                # On a lattice, the optimizer only sums.
+                # The DDP optimizer divides the sum over the ranks by the number of ranks, so the batch size is divided
+                # by it, too. On a lattice, the optimizer only sums.
                 expected_batch_size=batch_size(plan, examples)
                 / (ranks if isinstance(module, DPDDP) and lattice is None else 1),
                 loss_reduction=loss_reduction,
@@ -358,8 +358,8 @@ class PrivacyEngine(RunMethods):
     def _backpropagate_sums(self) -> None:
         """Treat the loss in `backward` as a sum over the examples; the step still divides by the batch size.
 
-        If the loss is a mean, the caller must multiply it by the number of examples before `backward`. For the reason,
-        see `refuse_rounded_mean`.
+        If the loss is a mean, the caller must multiply the loss by the number of examples before `backward`.
+        `refuse_rounded_mean` explains which rounding errors this avoids.
         """
         self._module.loss_reduction = "sum"
 
@@ -446,7 +446,7 @@ class PrivacyEngine(RunMethods):
         return self._tracker
 
     def __getattr__(self, name: str) -> Any:
-        """Raise an `AttributeError`. For attributes that only Opacus's engine has, it says what to use instead."""
+        """Raise an `AttributeError`. Its message says what to use instead of an attribute of Opacus's engine."""
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(f"{message}\n\nhint: {MOVED[name]}" if name in MOVED else message)
 
@@ -457,7 +457,7 @@ class PrivacyEngine(RunMethods):
 
 
 def _without_loader(dataset: Any, options: dict[str, Any]) -> Any:
-    """Return the data set. If it is a data loader, return None, and add the loader to the options to be refused."""
+    """Return the data set. If it is a data loader, return None, and add the loader to `options`, which are refused."""
     if not isinstance(dataset, DataLoader):
         return dataset
     options["data_loader"] = dataset

@@ -1,8 +1,8 @@
 """Ghost clipping in one backward pass: computes the gradient norms and the clipped sums from the same tensors.
 
-Notation in this file: `inputs` are the inputs of a layer. `gradients` are the gradients of the loss with respect to the
-outputs of the layer, called output gradients. `rows` are the per-example gradients of a parameter. The first dimension
-of all three is over the examples.
+A clipped sum is the sum of the clipped gradients of all examples. Notation in this file: `inputs` are the inputs of a
+layer. `gradients` are the gradients of the loss with respect to the outputs of the layer, called output gradients.
+`rows` are the per-example gradients of a parameter. The first dimension of all three is over the examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Found = dict[torch.Tensor, torch.Tensor]
 Kept = tuple[Any, torch.Tensor, torch.Tensor]  # layer, inputs, output gradients
 Sums = dict[str, torch.Tensor]
 GRAM_BLOCK = 1024  # number of features that are converted to float64 at a time
-LARGEST_CANCELLATION = 1e-4  # `not_below` keeps (norm of a sum)^2 / (sum of the norms of its terms)^2 at or above this
+LARGEST_CANCELLATION = 1e-4  # least ratio of a sum's squared norm to (sum of its terms' norms)^2; see `not_below`
 
 
 class Formula(NamedTuple):
@@ -37,8 +37,8 @@ class Formula(NamedTuple):
 
     Args:
         squares: maps (layer, inputs, gradients) to the squared gradient norm of each example, shape (examples,).
-        sums: maps (layer, inputs, gradients, factors) to the sum over examples of factor times gradient, by parameter
-            name. `factors` has shape (examples,).
+        sums: maps (layer, inputs, gradients, factors) to a dict from parameter name to the sum over examples of factor
+            times gradient. `factors` has shape (examples,).
     """
 
     squares: Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -65,9 +65,9 @@ class GhostGradients:
     records the per-example gradients.
 
     Opacus computes the clipped sum with a second backward pass over reweighted losses. That pass could differ from the
-    first pass, which computed the norms. For example, the backward function may be nonlinear, stateful or random, or
-    the losses may not be in the order of the examples. Here, the norms and the sums come from the same recorded
-    tensors.
+    first pass, which computed the norms. For example, the backward function of a layer may be nonlinear, stateful or
+    random, or the losses may not be in the order of the examples. Here, the norms and the sums come from the same
+    recorded tensors.
     """
 
     def __init__(self, module: Any, parameters: list[Any]) -> None:
@@ -75,7 +75,7 @@ class GhostGradients:
         self.is_padded: Callable[[], bool] = lambda: False
         self._parameters = parameters
         self._names, self._parameter_names = layer_names(module), parameter_names(module)
-        # The optimizer's parameters. They must be stored now, since FSDP replaces a layer's parameters during a pass.
+        # The optimizer's parameters, by layer. They must be stored now, since FSDP replaces parameters during a pass.
         self._owned = {id(layer): dict(layer.named_parameters()) for layer in module.modules()}
         self._tied = _tied_layers(module)
         self._skipped = _skippable(module)
@@ -131,7 +131,7 @@ class GhostGradients:
 
     def clip(self, factors: torch.Tensor) -> None:
         """Multiply each example's gradient by its factor, and keep only the sum, in `batch`."""
-        if self.is_padded():
+        if self.is_padded():  # with FSDP, the last example may be a repeated one; see `zero_padding` in `_shards.py`
             factors = factors.clone()
             factors[-1] = 0.0
         found: Found = {}
@@ -193,7 +193,7 @@ class GhostGradients:
             )
 
     def _check_uses(self) -> None:
-        """Raise `Refused` if several layers share a parameter, except for the pairs that `tied_products` covers."""
+        """Raise `Refused` if layers share a parameter, except for a weight of one Embedding and one Linear."""
         keys: dict[int, list[int]] = {}
         for key in self._inputs:
             for name in ("weight", "bias"):
@@ -214,7 +214,8 @@ class GhostGradients:
     def _keep_inputs(self, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
         """Record the inputs and output gradients of a layer.
 
-        Opacus calls this function in place of its own norm sampler, and gets norms of zero.
+        Opacus calls this function in place of its own function for the gradient norms of the layer. The norms that this
+        function returns are zero, because `norms` computes them later.
         """
         if id(layer) in self._inputs:
             raise Refused(
@@ -235,7 +236,7 @@ class GhostGradients:
         return {p: rows.new_zeros(len(rows), 1) for p, rows in found.items()}
 
     def _keep_copied(self, layer: Any, sampler: Any, parameters: list[torch.Tensor], *given: Any) -> Any:
-        """Record the per-example gradients that functorch computes, as `_keep` does."""
+        """Record the per-example gradients that functorch computes from a copy of the layer, as `_keep` does."""
         [inputs], gradients = _in_full_precision(layer, [given[0]], given[1])
         found = sampler(parameters, inputs, gradients)
         for (name, p), rows in zip(layer.named_parameters(), found, strict=True):
@@ -244,7 +245,10 @@ class GhostGradients:
         return [rows.new_zeros(len(rows), 1) for rows in found]
 
     def _add(self, key: int, name: str, rows: torch.Tensor) -> None:
-        """Add per-example gradients from one use of a layer. Recurrent layers have fewer rows after a sequence ends."""
+        """Add per-example gradients from one use of a layer.
+
+        At the later positions of the sequences, a recurrent layer has fewer rows, because shorter sequences have ended.
+        """
         kept = self._rows.setdefault(key, {})
         if name in kept:
             shorter, longer = sorted((kept[name], rows), key=len)
@@ -259,9 +263,9 @@ def _in_full_precision(
     """Convert the inputs and output gradients of a layer to the dtype of its parameters, if that is more precise.
 
     Under autocast, the inputs and output gradients may have been rounded to bfloat16 or float16. This does not affect
-    privacy: the rounded values define the gradient of an example. Its norm and the clipped sum are both computed from
-    these values in full precision. The rounding does not depend on the number of examples, because `backward` starts
-    from the sum of the losses.
+    privacy: the rounded values define the gradient of an example. The norm of this gradient and the clipped sum are
+    both computed from these values in full precision. The rounding does not depend on the number of examples, because
+    `backward` starts from the sum of the losses.
     """
     kinds = [p.dtype for p in layer.parameters()]
     for kind in kinds:
@@ -289,9 +293,9 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
     is the output gradient and a_s is the input at position s. So <E, L> = sum_v sum_s g_s[v] * <E_v, a_s>. Only the
     tokens v of the example contribute to this sum.
 
-    If E and L cancel, E + L is much smaller than E and L, but the rounding errors of the sum are not. So the squared
-    norm is raised to at least a fraction of (||E|| + ||L||)^2, as `not_below` explains. The products are computed in
-    float64, and a margin that covers their rounding errors is added.
+    If E and L cancel, E + L is much smaller than E and L, but the rounding errors of E + L are not. So ||E + L||^2 is
+    raised to at least a fraction of (||E|| + ||L||)^2, as `not_below` explains. The products are computed in float64,
+    and a margin that covers their rounding errors is added.
 
     Args:
         embedding: embedding layer, its tokens and its output gradients.
@@ -342,8 +346,8 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
     """Return per-example gradients from Opacus's convolution function, called with contiguous inputs.
 
     Opacus's function assumes row-major memory when it reads patches. With a different memory format, such as channels
-    last, it would read wrong values, even from a different example. Calling `contiguous` is not enough. PyTorch
-    considers a one-pixel image contiguous even in channels last format, and leaves its strides as they are, but a
+    last, it would read wrong values, even from a different example. Calling `contiguous` is not enough: PyTorch
+    considers a one-pixel image contiguous even in channels last format, so `contiguous` does not change its strides. A
     padded copy of the image is then not in row-major order. So the input is also flattened and reshaped.
 
     Opacus's function also ignores `padding_mode` and pads with zeros, so any other padding is added first.
@@ -361,8 +365,8 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
 def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return upper bounds on the squared gradient norms of a convolution, shape (examples,).
 
-    An input value is in at most one patch for each spatial position of the kernel. The rounding margin uses this to
-    bound the norms of the patches.
+    A patch is the part of the input from which one output position is computed. An input value is in at most one patch
+    for each spatial position of the kernel. The rounding margin uses this to bound the norms of the patches.
     """
     places, positions = math.prod(layer.kernel_size), math.prod(gradients.shape[2:])
     total = squared_norms(gradients)
@@ -420,8 +424,8 @@ def _table_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> tu
 def linear_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return the squared gradient norms of a linear layer, shape (examples,).
 
-    The input may have dimensions between batch and features. Their entries are the positions t, with inputs a_t and
-    output gradients g_t. The gradient of an example is G = sum_t g_t a_t^T, so
+    The input may have dimensions between batch and features, such as the positions of a sequence. At each position t,
+    let a_t be the input and g_t the output gradient. The gradient of an example is G = sum_t g_t a_t^T, so
     ||G||^2 = sum_{s,t} <g_s, g_t> * <a_s, a_t>.
     """
     a, square = inputs.to(gradients.dtype), widen(gradients.new_zeros(len(gradients)))
@@ -479,8 +483,8 @@ def not_below(square: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
     The clipped sum over the batch is computed in the dtype of the gradients. Its rounding errors are proportional to
     the norms of the terms, even if the terms cancel. So if the norms of an example's terms add up to more than a
     hundred times the norm of their sum, the example is clipped further. The norms of its clipped terms then add up to
-    at most a hundred times the clipping norm. If the terms of different positions are independent, this happens only
-    for about 10,000 positions or more.
+    at most a hundred times the clipping norm. If the terms of different positions are independent, further clipping
+    happens only for about 10,000 positions or more.
 
     Args:
         square: squared norm, shape (examples,).

@@ -70,8 +70,9 @@ def add_rows(module: Any, rows: int) -> None:
 def group_inputs(module: Any, rows: int) -> None:
     """Make ghost clipping treat the rows of an example as positions of one row.
 
-    This works because the formulas for `Linear` and `Embedding` add over positions. For convolutions, ghost clipping
-    then uses per-example gradients instead of a formula. Call this function after `GhostGradients` is created.
+    This works because the formulas for `Linear` and `Embedding` in `_ghost.py` add over positions, such as the tokens
+    of a sequence. For convolutions, ghost clipping then uses per-example gradients instead of a formula. Call this
+    function after `GhostGradients` is created.
     """
     module.NORM_SAMPLERS = {
         kind: partial(_grouped, keep, rows)
@@ -96,8 +97,8 @@ def _grouped(keep: Any, rows: int, layer: Any, activations: list[torch.Tensor], 
 def _rearranged(rearrange: Any, rows: int, *, module: Any, loss_reduction: str, **given: Any) -> Any:
     """Call Opacus's `rearrange_grad_samples`, then correct Opacus's count of the examples.
 
-    With a mean over the users, the gradients must be multiplied by the number of users, but Opacus multiplies by the
-    number of rows.
+    Opacus's function prepares the inputs and output gradients of a layer. If the loss is a mean over the users, the
+    gradients must be multiplied by the number of users, but Opacus multiplies them by the number of rows.
     """
     if hasattr(module, "max_batch_len"):  # set by an earlier use of the layer in the same pass
         module.max_batch_len *= rows

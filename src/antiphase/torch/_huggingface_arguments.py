@@ -25,7 +25,7 @@ DEFAULTS = {
     "deepspeed": "use one process",
     "fsdp": "use one process; for your own training loop, see grad_sample_mode='ghost_fsdp' of make_private",
     "dataloader_persistent_workers": "epochs that share workers could get each other's batches",
-    "dataloader_in_order": "a step could get the batch of a different step",
+    "dataloader_in_order": "leave it True; otherwise, a step could get the batch of a different step",
     "include_num_input_tokens_seen": "the number of tokens has no noise, and would be stored in checkpoints",
 }
 
@@ -40,7 +40,7 @@ def check_arguments(
         plan: plan to train with.
         trainer: other arguments of `Trainer`.
         grad_sample_mode: how per-example gradients are computed.
-        has_loss: whether `PrivateTrainer` was given a `loss`.
+        has_loss: whether the user passed a `loss` to `PrivateTrainer`.
     """
     fields = {field.name: field for field in dataclasses.fields(args)}
     for name, hint in DEFAULTS.items():
@@ -116,7 +116,11 @@ def check_users(dataset: Any, rows_per_user: int | None) -> None:
 
 
 def check_directories(args: Any, run_directory: str | Path) -> None:
-    """Raise `InvalidArgument` if the output directory contains the run directory, or is inside its folder `private`."""
+    """Raise `InvalidArgument` if the output directory and the run directory overlap.
+
+    They overlap if the output directory contains the run directory, or if the output directory is inside the folder
+    `private` of the run directory.
+    """
     output, run = Path(args.output_dir).resolve(), Path(run_directory).resolve()
     if run.is_relative_to(output) or output.is_relative_to(run / "private"):
         raise InvalidArgument(

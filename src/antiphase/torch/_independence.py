@@ -196,7 +196,11 @@ class _Measurement:
         return {name: float(p.detach().sum(dtype=torch.float64)) for name, p in self._module.named_parameters()}
 
     def changed_since(self, before: dict[str, float]) -> str | None:
-        """Return the name of a parameter whose sum differs from `before`, which `parameter_sums` returned, or None."""
+        """Return the name of a parameter whose sum of entries has changed, or None if there is no such parameter.
+
+        Args:
+            before: earlier result of `parameter_sums`.
+        """
         now = self.parameter_sums()
         return next((name for name in now if now[name] != before.get(name) and not math.isnan(now[name])), None)
 
@@ -211,7 +215,7 @@ class _Measurement:
             before: buffers before the last forward pass.
             other: batch with different data and as many examples as the last batch. Used only if the last pass changed
                 a buffer.
-            weights: weights of the examples.
+            weights: weights of the examples of `other`.
         """
         first = self.buffers()
         if not any(_differ(value, before.get(name)) for name, value in first.items()):
@@ -272,7 +276,7 @@ class _Measurement:
         """Return the names of parameters whose gradients differ between the whole batch and its parts.
 
         Args:
-            whole: result for the whole batch. In the sums, each gradient was scaled to norm 1.
+            whole: result for the whole batch. The sums are randomly weighted sums of gradients, scaled to norm 1.
             parts: results for the parts into which the batch was split.
             places: for each part, the indices of its examples in the whole batch.
         """
@@ -295,7 +299,7 @@ class _Measurement:
         return wrong
 
     def mixing_layer(self, whole: Any, part: Any, rows: list[int], size: int) -> str | None:
-        """Return the first layer whose outputs differ between the whole batch and a part of it, or None.
+        """Return the name of the first layer whose outputs differ between the whole batch and a part of it, or None.
 
         Args:
             whole: whole batch.

@@ -1,11 +1,12 @@
 """Lattice noise in PyTorch: turns each example's gradient into integers, and adds integer noise to their exact sum.
 
-A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. A
-release is the sum of a step's contributions plus noise. The proof in docs/lattice-noise.md needs two properties of a
-contribution. First, its norm is at most `lattice.norm`: `Lattice.contribution` truncates the gradient and checks the
-norm, in integers. Second, it depends only on the example itself and on past releases. So each forward and backward pass
-has only one example, because in a larger batch, the last bits of a gradient could depend on the other examples. Sums
-and releases are int64 tensors on the host, and only releases become gradients of the model.
+A contribution is the gradient of one example, clipped and truncated to integers, in units of the grid (a power of two
+that the plan's lattice sets). A release is the sum of a step's contributions plus noise. The proof in
+docs/lattice-noise.md needs two properties of a contribution. First, its norm is at most `lattice.norm`:
+`Lattice.contribution` truncates the gradient and checks the norm, in integers. Second, the contribution depends only on
+the example itself and on past releases. So each forward and backward pass has only one example, because in a larger
+batch, the last bits of a gradient could depend on the other examples. Sums and releases are int64 tensors on the host,
+and only releases become gradients of the model.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class LatticeClipping(Clipping):
         self._gradients = PerExampleClipping(module, parameters, clip_norms)
 
     def take(self) -> ClippedSums:
-        """Return the contribution of the example of this pass: int64, with an exact norm of at most `lattice.norm`.
+        """Return the contribution of the example of this pass, as int64 tensors.
 
-        If any entry of the gradient is not finite, the contribution is zero.
+        Its norm is computed exactly and is at most `lattice.norm`. If any entry of the gradient is not finite, the
+        contribution is zero.
         """
         rows = self._gradients.read()
         if len(rows[0]) != 1:

@@ -31,7 +31,13 @@ IN_PLACE = "is a view and is being modified inplace"
 
 
 def patch_samplers(module: Any, parameters: list[torch.Tensor], rows_per_example: int = 1) -> None:
-    """Install the functions of this file and of `_ghost.py` in one wrapped module. Opacus itself is not patched."""
+    """Install the functions of this file and of `_ghost.py` in one wrapped module. Opacus itself is not patched.
+
+    Args:
+        module: model, wrapped by Opacus.
+        parameters: all trained parameters, in the order of the optimizer.
+        rows_per_example: number of consecutive rows whose gradients are added for each example.
+    """
     if hasattr(module, "GRAD_SAMPLERS"):
         more = {
             nn.Conv1d: conv_gradients,
@@ -248,7 +254,7 @@ class LayerInputs:
             kinds = ", ".join(sorted({type(value).__name__ for value in inputs} - {"Tensor"}))
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} ({type(layer).__name__}) has trained parameters of its own, and was "
-                f"called with inputs that are not tensors ({kinds}). Opacus would ignore them in its gradients.",
+                f"called with inputs that are not tensors ({kinds}). Opacus would compute gradients without them.",
                 hint="pass only tensors to the layer, or move its parameters into layers such as Linear and LayerNorm",
             )
         if isinstance(layer, nn.EmbeddingBag) and (layer.include_last_offset or len(inputs) > 3 - inputs[0].dim()):
@@ -379,7 +385,7 @@ class LayerInputs:
             )
 
     def _watch_gradients(self) -> None:
-        """At the end of this backward pass, record the versions of all `p.grad`."""
+        """At the end of this backward pass, record every `p.grad` and how often it was changed in place."""
         if self._is_ghost or self._is_pass_open:
             return
         self._is_pass_open = True
@@ -409,7 +415,7 @@ class LayerInputs:
                 return
 
     def reset(self) -> None:
-        """Forget the versions of the gradients and the last layer of an interrupted pass."""
+        """Forget what was recorded about the gradients, and the last layer, of an interrupted pass."""
         self._last = self._versions = None
         self._is_pass_open = False
 
