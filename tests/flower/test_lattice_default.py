@@ -179,7 +179,7 @@ def test_the_report_says_which_kind_of_noise_ran(tmp_path):
 
 @pytest.mark.parametrize(
     ("chosen", "why"),
-    [(TREE, "There is no lattice noise for Tree"), (UNEVEN, "Lattice noise needs a C with ones on its diagonal")],
+    [(TREE, "There is no lattice noise for this Tree"), (UNEVEN, "Lattice noise needs a C with ones on its diagonal")],
 )
 def test_a_strategy_without_lattice_noise_falls_back_and_says_so(tmp_path, caplog, chosen, why):
     plan = plan_for(chosen, separation=2)
@@ -200,7 +200,7 @@ def test_a_strategy_without_lattice_noise_falls_back_and_says_so(tmp_path, caplo
 
 
 def test_what_cannot_be_exact_is_refused_by_name_if_it_was_asked_for(tmp_path):
-    with pytest.raises(ap.NotProved, match="no lattice noise for Tree"):
+    with pytest.raises(ap.NotProved, match="no lattice noise for this Tree"):
         strategy(plan_for(TREE, separation=2), tmp_path / "s", lattice=True)
     wide = plan_for(blt(), clip=1e250)
     with pytest.raises(ap.NotProved, match=r"clipping norms above 1e[+]200"):
