@@ -19,7 +19,7 @@ from antiphase._objective import Curvatures, Objective, resolved
 from antiphase._workload import Workload
 from antiphase.strategies import Identity, Strategy
 
-MAX_ENTRIES = 1 << 22  # largest number of entries to process at once
+MAX_ENTRIES = 1 << 22  # largest size of an array of last rows of A; more curvatures are processed in turn
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ErrorProfile:
 
     Args:
         value: the error under the chosen objective.
-        compute: function that computes `per_step` when it is first read. For `Curvatures`, each variance is the
-            weighted mean over the curvatures.
+        compute: function that returns `per_step`, called when `per_step` is first read. For `Curvatures`, each variance
+            is the weighted mean over the curvatures.
         known: the pair (rms, max), if it is known without computing the variances.
     """
 
@@ -56,16 +56,17 @@ class ErrorProfile:
 def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
     """Return the error of a strategy on a workload, from the row norms of B = A N.
 
-    The result is exact. For Identity and BLT, and for Toeplitz, Banded and BandedInverse with few bands, recursions
-    compute it in time linear in the number of steps. For Tree and Fourier, the computation uses the structure of the
-    matrices. For Dense and for strategies with many bands, it uses dense algebra or Fourier transforms. The error of
-    the last iterate (`Curvatures`) needs only the last row of A.
+    The result is exact. For Identity and BLT, and for Toeplitz, Banded and BandedInverse with few bands, the time is
+    linear in the number of steps. For Tree and Fourier, the computation uses the structure of the matrices. For Dense
+    and for strategies with many bands, it uses dense algebra or Fourier transforms. The error of the last iterate (the
+    model after the last step, which `Curvatures` measures by default) depends only on the last row of A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
-        objective: the error that `value` reports: "rms" or "max" over the steps, `Curvatures`, or "training", which
-            stands for default `Curvatures` for an unknown learning rate.
+        objective: the error that `value` reports. "rms" or "max" is taken over the steps. A `Curvatures` object
+            averages the noise over directions of different curvature. "training" stands for the `Curvatures` object
+            that is used if the learning rate is unknown.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
@@ -104,10 +105,10 @@ def _root(square: float) -> float:
 def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
     """Return J(C), the squared error under a `Curvatures` objective.
 
-    For each curvature, the objective selects one number: the variance of the last iterate, the variance of the averaged
-    iterate, or the mean variance over all steps. J is the weighted mean of these numbers over the curvatures, plus the
-    trajectory term if the objective has one. The trajectory term is `trajectory_weight` times the mean variance over
-    all steps for curvature 0.
+    For each curvature, the objective selects one number: the variance of the last iterate (the model after the last
+    step), the variance of the mean of the last iterates, or the mean variance over all steps. J is the weighted mean of
+    these numbers over the curvatures, plus the trajectory term if the objective has one. The trajectory term is
+    `trajectory_weight` times the mean variance over all steps for curvature 0.
     """
     if objective.way is not None:
         weight = trajectory_weight(workload, objective, strategy.steps)
@@ -162,9 +163,9 @@ def _mean_variances(strategy: Strategy, workload: Workload, objective: Curvature
 
 
 def _last_iterate_variance(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
-    """Return the variance of the last (or averaged) iterate, as a weighted mean over the curvatures.
+    """Return the variance of the last iterate, or of the mean of the last iterates, averaged over the curvatures.
 
-    The noise z has standard deviation 1.
+    The average uses the weights of the curvatures, and the noise z has standard deviation 1.
     """
     n = strategy.steps
     size = max(1, MAX_ENTRIES // n)

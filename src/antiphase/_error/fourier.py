@@ -13,12 +13,13 @@ from antiphase.strategies import Fourier, wrapped
 
 
 def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
-    """Return the variance of each row of A N z, where z has standard deviation 1, shape (steps,).
+    """Return an array of shape (steps,) with the variance of each row of A N z, where z has standard deviation 1.
 
     Let S be the prefix-sum matrix and X = C^T C. The product N N^T is S^-1 X S^-T for the direct decoder and X^-1 for
     the optimal decoder (see `Fourier`). Both products have the form (P P^T - M M^T) / p_0 with lower-triangular
-    Toeplitz matrices P and M. The variances therefore follow from A P and A M. This takes O(n log n) time if the
-    workload is Toeplitz, and O(n^2) time otherwise. The optimal decoder also takes O(n^2) time once for each n.
+    Toeplitz matrices P and M, where p_0 is the diagonal entry of P. The variances therefore follow from A P and A M.
+    This takes O(n log n) time if the workload is Toeplitz, and O(n^2) time otherwise. The optimal decoder also takes
+    O(n^2) time once for each n, to compute X^-1.
 
     Reference: Gohberg and Semencul 1972.
 

@@ -1,9 +1,9 @@
-"""The error of the last iterate, which needs only the last row of A.
+"""The error of the last iterate (the model after the last step), which needs only the last row of A.
 
 Let N be the noising matrix, z the white noise, and A the workload matrix. If a is the last row of A, the noise in the
-last iterate is a . (N z), with variance |N^T a|^2. Each curvature has its own A and hence its own a. The argument
-`rows` contains these rows as the columns of an array of shape (steps, curvatures). Each function applies N^T to the
-whole array, using the structure of the strategy.
+last iterate is a . (N z), with variance |N^T a|^2. The objective `Curvatures` has one workload A, and so one row a, for
+each curvature. The argument `rows` contains these rows as the columns of an array of shape (steps, curvatures). Each
+function applies N^T to the whole array, using the structure of the strategy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def banded(strategy: Banded, rows: Array) -> float:
 
 
 def toeplitz(strategy: Toeplitz, rows: Array) -> float:
-    """Return ||N^T rows||_F^2, where C = T diag(1 / scales) and N^T = T^-T diag(scales)."""
+    """Return ||N^T rows||_F^2, where C = T diag(1 / scales) with a Toeplitz matrix T, and N^T = T^-T diag(scales)."""
     from antiphase._kernels import solve_transposed
 
     scaled = rows * strategy.column_scales()[:, None]
@@ -93,9 +93,10 @@ def tree(strategy: Tree, rows: Array) -> float:
 def _online_tree(strategy: Tree, rows: Array) -> float:
     """Return ||N^T rows||_F^2 for the online decoder, by applying N^T from the root down.
 
-    For the nodes of one level, `coefficients` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. At
-    level l, each estimate is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of its two
-    children, where w_l = own_weight(l).
+    The estimate of a node is the noise that the decoder assigns to the sum of the steps below the node. At level l, it
+    is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of the two children, where
+    w_l = own_weight(l). For the nodes of one level, `coefficients` holds the coefficient of each estimate in
+    sum_t rows_t (N z)_t.
     """
     n, total = strategy.steps, 0.0
     coefficients = rows[n - 1 :].copy()
@@ -118,8 +119,8 @@ def _full_tree(strategy: Tree, rows: Array) -> float:
 
     Here X = C^T C, and X_v is the Gram matrix of the subtree of node v alone. Node v adds a row of ones to C, so
     X_v = diag(X_left, X_right) + 1 1^T. Let m_v = 1^T X_v^-1 a and s_v = 1^T X_v^-1 1, with a restricted to the steps
-    below v, and let m and s be the sums of these numbers over the two children of v. Then m_v = m / (1 + s),
-    s_v = s / (1 + s), and a^T X_v^-1 a is the sum of a^T X^-1 a over the children minus m^2 / (1 + s).
+    below v. Let m and s be the sums of m_u and s_u over the two children u of v. Then m_v = m / (1 + s) and
+    s_v = s / (1 + s), and a^T X_v^-1 a is the sum of a^T X_u^-1 a over the children, minus m^2 / (1 + s).
     """
     means, sums = rows, np.ones((strategy.steps, 1))
     total = _square(rows)

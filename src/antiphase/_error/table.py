@@ -24,11 +24,11 @@ class ErrorMethods:
     """The functions that compute the error for one class of strategies.
 
     Args:
-        variances: maps the strategy and a workload to the variances that `per_step_variances` returns.
+        variances: maps the strategy and a workload to the noise variance of each step, as in `per_step_variances`.
         last_iterate: maps the strategy and an array `rows` of shape (steps, count) to ||N^T rows||_F^2.
-        sums: maps a strategy with a Toeplitz C to a function of A^-1 and a number of steps. The function returns the
-            two sums that `toeplitz.response_sums` defines, without storing one number per step. For any other C, `sums`
-            returns None.
+        sums: for a strategy with a Toeplitz C, returns a function of the first column of A^-1 and a number of steps n.
+            That function returns sum_i w_i^2 and sum_i (n - i) w_i^2, where w is the first column of A C^-1, without
+            storing one number per step. For any other C, `sums` returns None.
     """
 
     variances: Callable[[Any, Workload], Array]
@@ -37,7 +37,7 @@ class ErrorMethods:
 
 
 def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
-    """Return the variance of each row of A N z, where z has standard deviation 1, shape (steps,)."""
+    """Return an array of shape (steps,) with the variance of each row of A N z, where z has standard deviation 1."""
     return _row(strategy).variances(strategy, workload)
 
 
@@ -122,10 +122,11 @@ def _fourier(strategy: Fourier, workload: Workload) -> Array:
 
 
 def _stamped(strategy: Stamped, workload: Workload) -> Array:
-    """Add up the variances of the blocks, whose noise is independent.
+    """Return the variances for a strategy that restarts for every block of steps.
 
-    Under a prefix sum, the noise that a block leaves in the model at its last step stays unchanged until the end of the
-    run. For other workloads, the function computes how the noise of each block changes until the end of the run.
+    The noise of the blocks is independent, so their variances add up. Under a prefix sum, the noise that a block leaves
+    in the model at its last step stays unchanged until the end of the run. For other workloads, the function computes
+    how the noise of each block changes until the end of the run.
     """
     if isinstance(workload, PrefixSum):
         base = per_step_variances(strategy.strategy, workload)
@@ -149,7 +150,7 @@ def _stamped(strategy: Stamped, workload: Workload) -> Array:
 
 
 def _stamped_last_iterate(strategy: Stamped, rows: Array) -> float:
-    """Return ||N^T rows||_F^2 as a sum over blocks, since N = I (x) N_0."""
+    """Return ||N^T rows||_F^2 as a sum over blocks: N is block diagonal, and all its blocks are equal."""
     blocks = rows.reshape(strategy.repeats, strategy.strategy.steps, -1)
     return squared_norm(strategy.strategy, np.concatenate(list(blocks), axis=1))
 

@@ -3,6 +3,8 @@
 A is the workload matrix and C the strategy matrix. B is Toeplitz with first column w, the impulse response, so step t
 has variance w_0^2 + ... + w_t^2. For a prefix sum, w tends to a constant. Once w has reached that limit, the remaining
 sums have a closed form, so the cost stops growing with the number of steps.
+
+For a Toeplitz matrix M, M(x) is the power series whose coefficients are the first column of M.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import numpy as np
 from antiphase._check import Array
 
 FIRST_BLOCK, LARGEST_BLOCK = 4096, 1 << 20  # how many coefficients of w to compute at once
-CONVERGED = 1e-14  # w has reached its limit if it differs by at most this fraction of its largest value
+CONVERGED = 1e-14  # w counts as constant if its distance to the limit is at most this fraction of max |w_i|
 LONG_FILTER = 64  # with more coefficients, FFTs are faster than a recursive filter
-TYPICAL_REACH = 32  # w typically reaches its limit after 32 times as many steps as there are coefficients
+TYPICAL_REACH = 32  # w typically reaches its limit after 32 steps per coefficient of the strategy
 
 
 def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:

@@ -15,9 +15,10 @@ from antiphase.strategies import Tree
 def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where N is the online decoder and z has standard deviation 1.
 
-    The computation updates the covariance of a Gaussian state from step to step, which takes O(n log n) time in total.
-    The state consists of the completed nodes whose parents are not complete yet, and of the last few rows of A N z.
-    Earlier rows do not affect the next row, because A^-1 is banded.
+    The computation updates a covariance matrix from step to step, which takes O(n log n) time in total. A node of the
+    tree is completed by the last step below it. The matrix is the covariance of the noise of the completed nodes whose
+    parents are not completed yet, and of the last few rows of A N z. Earlier rows do not affect the next row, because
+    A^-1 is banded.
 
     >>> from antiphase import PrefixSum
     >>> online_tree_variances(Tree(4), PrefixSum()).round(6).tolist()
@@ -32,8 +33,8 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where N is the full decoder and z has standard deviation 1.
 
     With X = C^T C, these variances are diag(A X^-1 A^T). X is inverted from the leaves up, with one rank-one correction
-    per node. A completed node affects later steps only through the last few rows of A N z, because A^-1 is banded. The
-    computation therefore takes O(n log n) time.
+    per node. A^-1 is banded, so on the steps below a completed node, all later rows of A are linear combinations of a
+    few rows. The computation therefore takes O(n log n) time.
 
     >>> from antiphase import PrefixSum
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()
@@ -47,9 +48,9 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
 def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Array:
     """Return the variance of each step for a tree that restarts every tree.steps steps, under any workload.
 
-    The noise of the blocks is independent. Earlier blocks affect a block only through the last few rows of A N z,
-    because A^-1 is banded. The covariance of these rows is carried from block to block, which takes O(n log n) time in
-    total.
+    The noise of the blocks (the steps between restarts) is independent. Earlier blocks affect a block only through the
+    last few rows of A N z, because A^-1 is banded. The covariance of these rows is updated from block to block, which
+    takes O(n log n) time in total.
 
     >>> from antiphase import PrefixSum
     >>> stamped_tree_variances(Tree(2), 2, PrefixSum()).round(6).tolist()
@@ -63,8 +64,8 @@ def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Arra
     before, out = np.zeros((d, d)), []
     for block in np.split(bands, repeats):
         variances, own = moments(block)
-        # Column i is the response of this block to the i-th latest output before the block. The last d outputs before
-        # the block are prepended to it as extra steps.
+        # The last d rows of A N z before the block are prepended to the block as extra steps. Column i is the effect of
+        # the i-th latest of these rows on the block.
         carried = np.vstack([np.eye(d)[::-1], np.zeros((tree.steps, d))])
         filter_columns(carried, np.vstack([np.tile(np.eye(1, d + 1), (d, 1)), block]))
         out.append(variances + np.einsum("ti,ij,tj->t", carried[d:], before, carried[d:]))

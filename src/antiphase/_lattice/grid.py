@@ -1,4 +1,4 @@
-"""The `Lattice` of a mechanism: its grid, the clipping norm in grid units, and contributions rounded to the grid."""
+"""The `Lattice` of a mechanism: the grid on which it adds integer noise, and the rounding of gradients to this grid."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from antiphase._participation import Participation
 from antiphase._record import optional, record
 from antiphase.strategies import BLT, Stamped, Strategy
 
-SMALLEST_NORM_BITS = 32  # the clipping norm has at least this many bits in grid units, if the range allows it
+SMALLEST_NORM_BITS = 32  # if 64-bit integers allow it, the clipping norm has at least this many bits in grid units
 LARGEST_NORM_BITS = 46
 LARGEST_SIGMA = 1 << 54  # largest standard deviation that the sampler supports, in grid units
-SPARE_BITS = 20  # if the range allows it, rounding adds at most 2^-20 of a contribution's norm to the sensitivity
-NEEDED_BITS = 7  # if the range is too small for SPARE_BITS, rounding may add up to 2^-7 of this norm instead
+SPARE_BITS = 20  # if 64-bit integers allow it, rounding adds at most 2^-20 of the clipping norm to the sensitivity
+NEEDED_BITS = 7  # if they do not allow it, rounding may add up to 2^-7 of the clipping norm instead
 LARGEST_EXPONENT = 900
 SHRINKS = 40  # maximum number of attempts to scale a contribution so that its exact norm is small enough
-OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes, whose NumPy kind is void
+OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes; NumPy reports kind void
 SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # range of numbers whose squares can be added up in float64
 Integers = NDArray[np.int64]
 
@@ -38,7 +38,8 @@ Integers = NDArray[np.int64]
 class Lattice:
     """The grid on which a mechanism adds noise in exact integers, so that every bit of a release is covered.
 
-    A contribution is a vector of integers, in units of 2^exponent, with Euclidean norm at most `norm`. Sums, noise and
+    A contribution is the clipped gradient of one example (or the update of one client), rounded to a vector of
+    integers. The integers count units of 2^exponent, and their Euclidean norm is at most `norm`. Sums, noise and
     releases are integers in the same units.
 
     **Guarantee**: with contributions made by `contribution` or `clipped_sum`, the privacy guarantee of the mechanism
@@ -48,7 +49,7 @@ class Lattice:
         exponent: binary exponent of the grid unit, 2^exponent.
         norm: largest norm of a contribution, in grid units.
         entries: largest number of coordinates (model parameters), d. The guarantee holds for up to d coordinates.
-        fraction_bits: fractional bits of the buffers of a BLT; otherwise 0.
+        fraction_bits: number of fractional bits in the noise buffers of a BLT; 0 for other strategies.
 
     >>> Lattice(exponent=-3, norm=8, entries=2).contribution([[0.3, -5.0]])[0].tolist()
     [0, -7]
@@ -91,7 +92,7 @@ class Lattice:
 
         Args:
             strategy: strategy from `rounded_strategy`.
-            count: largest number of participations.
+            count: largest number of steps in which one example takes part.
         """
         term = rounding_term(integer_form(strategy), count, self.entries, self.fraction_bits)
         return term / self.norm * (1.0 + 1e-12)
@@ -99,7 +100,7 @@ class Lattice:
     def check(self, strategy: Strategy, noise_std: float) -> None:
         """Raise an error if the noise cannot be computed in 64-bit integers.
 
-        It is `Refused` if a number might not fit, and `NotProved` if there is no proof for the strategy.
+        Raises `Refused` if a number might not fit, and `NotProved` if there is no proof for the strategy.
         """
         sigma = self.sigma(noise_std) if math.isfinite(noise_std) else LARGEST_SIGMA + 1
         if sigma > LARGEST_SIGMA:
@@ -111,7 +112,7 @@ class Lattice:
         check_range(strategy, integer_form(strategy), sigma, self.fraction_bits)
 
     def sigma(self, noise_std: float) -> int:
-        """Return the standard deviation of the integer draws for noise_std, rounded up."""
+        """Return the standard deviation of the integer draws in grid units: noise_std times `norm`, rounded up."""
         return math.ceil(Fraction(noise_std) * self.norm)
 
     def contribution(self, arrays: Iterable[ArrayLike]) -> list[Integers]:
@@ -121,7 +122,7 @@ class Lattice:
         not finite becomes zero.
 
         Args:
-            arrays: gradient or update of one example, one array for each leaf.
+            arrays: gradient or update of one example, one array for each leaf (array of the model).
         """
         given = [_numbers(array) for array in arrays]
         made = self._truncated([_floats(array) for array in given])
@@ -130,13 +131,13 @@ class Lattice:
     def add_contribution(
         self, totals: Sequence[Integers], arrays: Iterable[ArrayLike], size: tuple[float, float] | None = None
     ) -> None:
-        """Add the integers that `contribution` returns to `totals`, in place and modulo 2^64, without another copy.
+        """Compute the integers of `contribution` and add them to `totals`, in place, modulo 2^64 and without a copy.
 
-        If the norm of the integers turns out to be too large, they are subtracted again, which is exact, and smaller
+        If the norm of the integers turns out to be too large, exactly these integers are subtracted again, and smaller
         integers are added. If an exception such as KeyboardInterrupt is raised halfway, the totals must not be used.
 
         Args:
-            totals: one contiguous array of int64 for each leaf.
+            totals: one contiguous array of int64 for each leaf (array of the model).
             arrays: update of one example, one array for each leaf.
             size: the result of `largest_and_norm` for these arrays, if already computed.
         """
@@ -234,7 +235,7 @@ def _largest_and_norm(flat: Sequence[NDArray[Any]]) -> tuple[float, float]:
 
 
 def _square(pairs: Iterable[tuple[Any, Any]]) -> int:
-    """Return the sum of numbers 2^64 high + low."""
+    """Return the sum of 2^64 high + low over all pairs (high, low)."""
     return sum((int(high) << 64) + int(low) for high, low in pairs)
 
 
@@ -264,7 +265,7 @@ def add_exactly(totals: Sequence[Integers], values: Sequence[Integers]) -> None:
                 hint="use Lattice.contribution or Lattice.clipped_sum",
             )
         if not total.flags.writeable:
-            raise InvalidArgument("The array to add to is not writeable.", hint="make a copy")
+            raise InvalidArgument("An array of totals is not writeable.", hint="use a copy of the array")
     for total, value in zip(totals, values, strict=True):
         np.add(total, value, out=total)
 
@@ -279,15 +280,15 @@ def _numbers(given: ArrayLike) -> NDArray[Any]:
     masked = isinstance(given, np.ma.MaskedArray)
     if masked or (array.dtype.kind not in "fiub" and array.dtype.name not in OTHER_FLOATS):
         got = "a masked array" if masked else f"dtype {array.dtype}"
-        raise _check.invalid("Lattice.contribution", "arrays", "arrays of real numbers", got, "convert it to float32")
+        raise _check.invalid("Lattice.contribution", "arrays", "arrays of real numbers", got, "use dtype float32")
     return array
 
 
 def _floats(array: NDArray[Any]) -> NDArray[Any]:
     """Return a flat, contiguous array of float32 or float64.
 
-    Long doubles that are too large become infinite, without a warning: warnings can be errors, and an error must not
-    depend on the values.
+    Long doubles that are too large become infinite, without a warning. Python can turn warnings into errors, and an
+    error must not depend on the values.
     """
     kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
     with np.errstate(over="ignore"):
@@ -330,15 +331,16 @@ def choose_lattice(
 ) -> Lattice:
     """Return a lattice that is fine enough for the rounding to be negligible, and coarse enough for 64-bit integers.
 
-    If possible, rounding adds at most 2^-20 times the norm of a contribution to the sensitivity. If such a grid is too
-    fine (for 62 bits, for the sampler or for the largest `Lattice.norm`), a coarser grid is chosen. Rounding may then
-    add up to 2^-7 times the norm. If that grid is still too fine, `NotProved` is raised.
+    If possible, rounding adds at most 2^-20 times the clipping norm to the sensitivity. Such a grid can be too fine:
+    the integers exceed 62 bits, the range of the sampler, or the largest `Lattice.norm`. Then a coarser grid is chosen,
+    with which rounding adds up to 2^-7 times the clipping norm. If that grid is too fine as well, `NotProved` is
+    raised.
 
     Args:
         strategy: strategy from `rounded_strategy`.
         participation: steps in which one example participates.
         noise_std: standard deviation of the noise without a lattice; with a lattice, slightly more noise is needed.
-        parameters: largest number of model parameters.
+        parameters: largest number of model parameters, d.
         clip_norm: norm to which contributions are clipped.
     """
     form = integer_form(strategy)
@@ -364,7 +366,7 @@ def choose_lattice(
     exponent = math.frexp(clip_norm)[1] - 1 - bits
     if abs(exponent) > LARGEST_EXPONENT:
         raise NotProved(
-            f"There is no lattice for a clipping norm of {clip_norm:g}: its grid, 2^{exponent}, is out of range.",
+            f"There is no lattice for a clipping norm of {clip_norm:g}: the grid unit, 2^{exponent}, is out of range.",
             hint="multiply the loss and the clipping norm by the same factor, so that the norm is closer to 1",
         )
     norm = math.floor(Fraction(clip_norm) / Fraction(2) ** exponent)

@@ -1,7 +1,8 @@
 """The integer form of a recursion, whose coefficients are integers in units of 2^-40.
 
-A recursion has an integer form if its C has ones on the diagonal and its coefficients are multiples of 2^-40. Then no
-coefficient is rounded when noise is computed, so noise and accounting use exactly the same C.
+A recursion says how the noise of a strategy is computed, step by step. It has an integer form if the strategy matrix C
+has ones on its diagonal and all coefficients are multiples of 2^-40. Then no coefficient is rounded when noise is
+computed, so noise and accounting use exactly the same C.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy
 
-COEFFICIENT_BITS = 40  # as in the kernels
+COEFFICIENT_BITS = 40  # coefficients are multiples of 2^-40; the kernels use the same number
 LARGEST_SUM = 2.0**20  # largest sum of the absolute coefficients of a step, so that 128-bit sums cannot overflow
 SUPPORTED = "Identity, Toeplitz, Banded with a constant diagonal, BLT, BandedInverse, or Stamped of these"
 Integers = NDArray[np.int64]
@@ -25,7 +26,7 @@ Integers = NDArray[np.int64]
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
-    """A recursion with noise y_t = z_t - round(sum_r c_r h_{t-r}), where the history h holds past outputs or draws.
+    """A recursion with noise y_t = z_t - round(sum_r c_r h_{t-r}), where h is the past noise y or the past draws z.
 
     Args:
         recursion: the `Feedback` (h = y) or `MovingSum` (h = z) recursion.
@@ -37,7 +38,7 @@ class IntegerSum:
 
     @property
     def keeps_draws(self) -> bool:
-        """True if the history holds draws instead of outputs."""
+        """True if h holds the past draws, False if it holds the past noise."""
         return isinstance(self.recursion, MovingSum)
 
     @property
@@ -46,7 +47,7 @@ class IntegerSum:
         return int(self.coefficients.shape[1])
 
     def row(self, step: int) -> Integers:
-        """Return c_1, c_2, ... of a step, without coefficients for steps before the first one."""
+        """Return c_1, c_2, ... of a step, without the coefficients that refer to steps before step 0."""
         row = self.coefficients[step if len(self.coefficients) > 1 else 0]
         return row[: min(step, self.history)]
 
@@ -119,13 +120,14 @@ def _tail(strategy: Strategy, rows: Array, sign: float) -> Integers:
 
 
 def _integers(strategy: Strategy, values: Array) -> Integers:
-    with np.errstate(over="ignore"):  # sums that overflow exceed the limit
+    with np.errstate(over="ignore"):  # a sum that overflows is infinite, and exceeds the limit below
         scaled = np.ldexp(np.asarray(values, dtype=np.float64), COEFFICIENT_BITS)
         largest = float(np.abs(values).sum(axis=-1).max(initial=0.0))
     if not largest <= LARGEST_SUM or not (scaled == np.rint(scaled)).all():
         raise NotProved(
-            f"Lattice noise needs coefficients that are multiples of 2^-{COEFFICIENT_BITS} and add up to at most "
-            f"{LARGEST_SUM:.0f}. The coefficients of this {type(strategy).__name__} do not meet this condition.",
+            f"Lattice noise needs coefficients that are multiples of 2^-{COEFFICIENT_BITS}, with absolute values that "
+            f"add up to at most {LARGEST_SUM:.0f}. The coefficients of this {type(strategy).__name__} do not meet this "
+            "condition.",
             hint=f"use rounded_strategy(strategy), which rounds {SUPPORTED}; or floating-point noise (lattice=False)",
         )
     return scaled.astype(np.int64)

@@ -1,15 +1,15 @@
 """Checks that all numbers of lattice noise fit into 62 bits, except with a negligible probability.
 
-In every coordinate, the noise is y = N (z + r). Here z = floor(Z) with entries of Z drawn from N(0, sigma^2), so
-|z_t - Z_t| < 1 in each of the n steps. The total rounding error r_t of a step is at most 1/2 for the sum, plus
-(K - 1) / 2 for the buffers of a BLT, where K is `rounding_factor`. Let v be the norm of row t of N. Then
+In every coordinate, the noise is y = N (z + r), where N is the noising matrix. The draws are z = floor(Z), where Z has
+n independent normal entries with standard deviation sigma. So |z_t - Z_t| < 1. The vector r stands for the rounding in
+the recursion, and |r_t| <= K / 2, where K is `rounding_factor`. Let v be the norm of row t of N. Then
 |y_t| <= |(N Z)_t| + (1 + K / 2) v sqrt(n), and |(N Z)_t| exceeds END_OF_TAIL * v * sigma with probability at most
-exp(-END_OF_TAIL^2 / 2). Both bounds also hold for the buffers of a BLT, where v is the norm of the row that maps z to a
-buffer. The rounding errors of a buffer itself add at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
+exp(-END_OF_TAIL^2 / 2). Both bounds also hold for a buffer of a BLT, if v is the norm of the row that maps z to the
+buffer. The rounding of the buffer itself adds at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
 fractional bits. The norms are computed in float64, and `SAFETY` covers the rounding errors of this computation.
 
 If a number does not fit, the noise differs from the noise in the proof. So the probability of this event is added to
-delta, like the missing tail of floating-point noise (`antiphase._run.tail`).
+delta, like the probability of the tail that floating-point noise lacks (`antiphase._run.tail`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_range(strategy: Strategy, form: IntegerForm, sigma: int, fraction_bits
 def largest_number(form: IntegerForm, sigma: int, fraction_bits: int) -> float:
     """Return a bound on the absolute values of all numbers of a run.
 
-    `log_overflow` bounds the probability that a number exceeds it.
+    `log_overflow` bounds the probability that a number exceeds this bound.
     """
     inner = form.inner if isinstance(form, IntegerRestart) else form
     with np.errstate(all="ignore"):
@@ -90,7 +90,10 @@ def _toeplitz(recursion: Feedback) -> float:
 
 
 def _banded(recursion: Feedback) -> float:
-    """Return the largest standard deviation of an output, from the covariance of the last bands - 1 outputs."""
+    """Return the largest standard deviation of an output y_t if z has standard deviation 1.
+
+    A recursion computes the covariance of the last bands - 1 outputs.
+    """
     rows, past = recursion.table(), recursion.bands - 1
     covariance, largest = np.zeros((past, past)), 1.0
     for t in range(recursion.steps):
@@ -105,7 +108,7 @@ def _banded(recursion: Feedback) -> float:
 
 
 def _buffers(recursion: Buffers) -> float:
-    """Return the largest standard deviation of outputs and buffers of a BLT.
+    """Return the largest standard deviation of the outputs and buffers of a BLT if z has standard deviation 1.
 
     Before step t, the buffers are b = sum_i (D - 1 scale^T)^i 1 z_{t-1-i}, where D is the diagonal matrix of decays and
     1 is the vector of ones.
@@ -116,7 +119,7 @@ def _buffers(recursion: Buffers) -> float:
 
 
 def _gram(matrix: Array, start: Array, count: int) -> Array:
-    """Return sum_{i < count} M^i s s^T (M^i)^T with O(log count) matrix products."""
+    """Return sum_{i < count} M^i s s^T (M^i)^T for M = `matrix`, s = `start`, with O(log count) matrix products."""
     first = np.outer(start, start)
     gram, power = np.zeros_like(first), np.eye(len(start))
     for bit in bin(count)[2:]:

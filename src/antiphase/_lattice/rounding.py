@@ -24,12 +24,12 @@ from antiphase._lattice.integers import IntegerBuffers, IntegerForm, IntegerRest
 from antiphase.strategies import Buffers, Feedback, MovingSum
 
 ROUNDING = 1.0 + 1e-12
-SERIES_ROUNDING = 1.001  # covers rounding errors in the computed first column of C, unless `_column_sum` adds more
+SERIES_ROUNDING = 1.001  # smallest factor that `_column_sum` uses to cover rounding errors in the first column of C
 LARGEST_ERROR = 0.1  # largest relative rounding error of the sum of the first column of C
 
 
 def rounding_term(form: IntegerForm, count: int, entries: int, fraction_bits: int) -> float:
-    """Return K sqrt(d R), rounded up, for at most `count` participations. It is 0 if C is diagonal."""
+    """Return K sqrt(d R), rounded up, for d = `entries` and k = `count` participations. It is 0 if C is diagonal."""
     inner = form.inner if isinstance(form, IntegerRestart) else form
     blocks = min(form.recursion.repeats, count) if isinstance(form, IntegerRestart) else 1
     rows = inner.recursion.steps - 1
@@ -55,9 +55,9 @@ def rounding_factor(form: IntegerSum | IntegerBuffers, fraction_bits: int) -> fl
 def _column_sum(recursion: MovingSum) -> float:
     """Return the sum of the absolute entries of the first column of C, rounded up.
 
-    Let c be this column, n the first column of N, and u = 2^-53. As in `antiphase._sensitivity.rounding`, forward
-    substitution changes c by at most (bands + 2) u ||c||_1 ||n||_1 ||c||_1 in the 1-norm, to first order. The factor 2
-    covers the higher orders.
+    Let c be this column, g the first column of N = C^-1, and u = 2^-53. Rounding in the forward substitution changes c
+    by at most (bands + 2) u ||c||_1 ||g||_1 ||c||_1 in the 1-norm, to first order. (For the argument, see
+    `antiphase._sensitivity.rounding`.) The factor 2 covers the higher orders.
     """
     from scipy.signal import lfilter
 
@@ -83,7 +83,7 @@ def lifetimes(recursion: Buffers) -> Array:
 
 
 def _history(form: IntegerSum | IntegerBuffers) -> int:
-    """Return the largest lag with a non-zero coefficient."""
+    """Return how many steps back the recursion reaches: the largest r with c_r != 0."""
     if isinstance(form, IntegerBuffers):
         return form.recursion.steps - 1
     used = np.flatnonzero(form.coefficients.any(axis=0))

@@ -38,22 +38,23 @@ def optimize_banded(
     bands, the columns of C for the steps of one example are orthogonal. If the columns have norm 1, the sensitivity is
     therefore sqrt(k) for k participations.
 
-    With equal_norms=False, column norms may differ. Only the sum of the squared column norms over the steps i, i + b,
-    i + 2b, ... must equal k for every i, so the sensitivity is again sqrt(k). This option requires fixed epochs of b
-    steps.
+    With equal_norms=False, column norms may differ. This option requires fixed epochs of b steps. Then only the sum of
+    the squared column norms over the steps i, i + b, i + 2b, ... must equal k for every i, so the sensitivity is again
+    sqrt(k).
 
     A covariance recursion computes the error, and the same recursion in reverse computes the gradient. Both take
     O(n bands^2) operations. The search starts from the best Toeplitz strategy, with columns scaled to norm 1.
 
-    **Guarantee**: `lower_bound` holds for every C of the problem stated above. The squared error is a convex function
-    of X = C^T C, so it is at least its tangent at the solution. The bound follows from this tangent (see
-    `_BandedProblem.lower_bound`).
+    **Guarantee**: no C that satisfies the constraints above has a loss below `lower_bound`. The squared error is a
+    convex function of X = C^T C, so this function is nowhere below its tangent at the solution. The bound follows from
+    this tangent (see `_BandedProblem.lower_bound`).
 
     Args:
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         limits: when to stop early.
         bands: number of diagonals, at most the separation; by default the smallest of 32, the number of steps and the
             separation.
@@ -82,8 +83,8 @@ def _period(
 ) -> int:
     """Return the period b for which the sum of squared column norms over steps i, i + b, i + 2b, ... is fixed.
 
-    The period is the number of steps per epoch. If every column has norm 1, it is the number of all steps, so that each
-    sum has one term.
+    If column norms may differ, the period is the number of steps per epoch. If every column has norm 1, the period is
+    the number of all steps, so that each sum has one term.
     """
     if equal_norms or isinstance(participation.worst_case, SingleParticipation):
         return steps
@@ -138,7 +139,9 @@ class _BandedProblem:
         self._stretch = 1.0 / np.sqrt(reach / reach.max() + bands / steps)
 
     def solve(self, start: Array, limits: SearchLimits) -> tuple[Array, float, bool]:
-        """Minimise the power mean of the variances of the steps, for each exponent in `objective_powers` in turn.
+        """Minimise the loss from `start`, for each exponent in `objective_powers` in turn.
+
+        The exponent belongs to the power mean of the variances, from which the error is computed (see `banded_error`).
 
         Returns the columns, the lower bound on the loss, and whether the search converged.
         """
@@ -216,7 +219,7 @@ def _tolerance(objective: Objective, size: int) -> float:
     """Return the decrease of log(loss) per iteration below which the search stops.
 
     For "rms", problems with more variables get a larger tolerance. For `Curvatures`, the error is nearly flat in most
-    directions. A smaller tolerance there would take ten times as long and lower the error by only 0.05 %.
+    directions, so a smaller tolerance would take ten times as long and lower the error by only 0.05 %.
     """
     if isinstance(objective, Curvatures):
         return 1e-6

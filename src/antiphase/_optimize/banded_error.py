@@ -64,9 +64,10 @@ class BandedError:
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
         """Return phi(C) = sum_i w_i var_i, and write its gradient with respect to the columns into `gradient`.
 
-        Here var_i is the variance of step i. The weights w_i are the derivatives of the power mean at `columns`, scaled
-        to sum to 1. If these weights are kept fixed and C varies, phi(C) is at most the largest variance for every C.
-        For power = 1, phi(C) is the mean variance. `lower_bound` in `banded.py` uses this function.
+        Here var_i is the variance of step i. The weights w_i are the derivatives of the power mean with respect to
+        var_i at `columns`, scaled to sum to 1. If these weights are kept fixed and C varies, phi(C) is at most the
+        largest variance for every C. For power = 1, phi(C) is the mean variance. `lower_bound` in `banded.py` uses
+        this function.
         """
         from antiphase._kernels import covariance_backward
 
@@ -77,7 +78,7 @@ class BandedError:
         return inner(weights, variances)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return log(error) for the root of the power mean. If it is finite, write its gradient into `gradient`."""
+        """Return the logarithm of the root of the power mean. If it is finite, write its gradient into `gradient`."""
         from antiphase._kernels import covariance_backward
 
         variances = self.variances(columns)

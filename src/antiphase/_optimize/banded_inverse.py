@@ -38,14 +38,15 @@ def optimize_banded_inverse(
 ) -> Solution:
     """Minimise sensitivity x error over the strategies C whose inverse is banded Toeplitz.
 
-    The error depends on A C^-1, which is linear in the coefficients d of C^-1. The coefficients c of C are those of the
-    power series 1 / d(x). So one filter, run backwards in time, gives the gradient of the sensitivity.
+    The variables of the search are the coefficients d of C^-1. The error depends on A C^-1, which is linear in d. The
+    sensitivity depends on the coefficients c of C, which are the coefficients of the power series 1 / d(x). One filter,
+    run backwards in time, converts the gradient with respect to c into the gradient with respect to d.
 
     In the earliest participation pattern, an example takes part as early and as often as allowed. This is the worst
-    pattern if c is non-negative and non-increasing. The first search minimises the loss under this pattern. The loss of
-    its result, computed with a proved sensitivity, can be larger, because c is not constrained. In that case, there is
-    a second search. It applies the earliest pattern to the smallest non-increasing sequence that is at least |c|, which
-    gives an upper bound on the sensitivity for any c.
+    pattern if c is non-negative and non-increasing. The first search minimises the loss under this pattern. Because c
+    is not constrained, the true sensitivity of the result can be larger, and so its loss. In that case, a second search
+    minimises an upper bound on the loss. To bound the sensitivity for any c, it applies the earliest pattern to the
+    smallest non-increasing sequence that is at least |c|.
 
     The starting point has a closed form. The returned strategy has the smallest proved loss among the starting point
     and the results of both searches.
@@ -54,7 +55,8 @@ def optimize_banded_inverse(
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         limits: when to stop early.
         bands: number of coefficients of C^-1; by default the smaller of 32 and the number of steps.
 
@@ -82,8 +84,9 @@ def _search(
 ) -> tuple[Array, float, bool]:
     """Minimise the loss over the coefficients of C^-1, starting from `d`.
 
-    If `bounded` is True, the loss uses the upper bound on the sensitivity; if False, the earliest pattern. Returns the
-    coefficients scaled to d_0 = 1, the loss that the search computed for them, and whether the search converged.
+    The loss uses the sensitivity under the earliest pattern, or, if `bounded` is True, the upper bound on the
+    sensitivity for any pattern. Returns the coefficients scaled to d_0 = 1, the loss that the search computed for them,
+    and whether the search converged.
     """
     value, converged = math.inf, True
     for error in errors:
@@ -148,7 +151,7 @@ def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
 
 
 def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) -> LogError:
-    """Return a function from d to log sqrt(J), where J = d^T Q d is the squared error of `Curvatures`."""
+    """Return a function from d to log sqrt(J), with the squared error J = d^T Q d of `Curvatures` for a fixed Q."""
     Q = np.zeros((bands, bands))
     if objective.averaged_steps(steps) > 1:
         Q += _shifted_products(objective.last_rows(workload, steps), bands)

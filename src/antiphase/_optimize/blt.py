@@ -43,11 +43,11 @@ def optimize_blt(
 ) -> Solution:
     """Minimise sensitivity x error over the decays and scales of a BLT strategy C with d buffers.
 
-    The d decays of C and the d decays of C^-1 are kept interlaced (see `blt_decays.py`). Then the coefficients of C are
+    In decreasing order, decays of C alternate with decays of C^-1 (see `blt_decays.py`). Then the coefficients of C are
     positive and non-increasing. So the worst participation pattern is the earliest one, in which an example takes part
     as early and as often as allowed. The search starts from several spacings of the decays and from the best BLT with
-    one buffer fewer. Under a Toeplitz workload, loss and gradient have closed forms, and the cost grows with log n
-    only. Under other workloads, a covariance recursion computes the error in O(n d^2).
+    one buffer fewer. Under a Toeplitz workload, loss and gradient have closed forms, which take O(k + log n) time for k
+    participations. Under other workloads, a covariance recursion computes the error in O(n d^2) time.
 
     **Guarantee**: `lower_bound` is computed only for the prefix sum with the objective "rms" or "max". It holds for
     every strategy, not only for BLTs.
@@ -56,7 +56,8 @@ def optimize_blt(
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         limits: when to stop early.
         buffers: number of buffers, d, from 1 to 10. By default, buffers are added as long as each one lowers the loss
             by at least half a percent. If a limit stops the search, the result may have fewer buffers.
@@ -78,7 +79,7 @@ def optimize_blt(
         raise _check.invalid(
             OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "use a few buffers, which are nearly optimal"
         )
-    check_one_pass(steps)  # raise before the search if the accountant could not handle its result
+    check_one_pass(steps)  # raise before the search if the accountant cannot handle a BLT with so many steps
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)
@@ -141,7 +142,7 @@ class _Search:
         return points[chosen]
 
     def _stepwise(self, candidates: Array) -> tuple[Array, float]:
-        """Minimise `StepwiseLoss` from the two best candidates; return the better point and its log(loss)."""
+        """Minimise `StepwiseLoss` from the two best candidates. Returns the better end point and its log(loss)."""
         square = BLTSquaredSensitivity(self._steps, self._allowed.separation, self._allowed.count)
         ends = []
         for start in candidates[:2]:
@@ -159,19 +160,19 @@ class _Search:
 def closed_loss(
     steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
 ) -> tuple[ClosedLoss, bool]:
-    """Return a formula for log(loss) of a batch of BLTs, and whether the search may rely on it.
+    """Return a formula for log(loss) of a batch of BLTs, and whether the search may rely on this formula alone.
 
     The second result is False if the learning rate changes over the steps and the errors of all steps count. There is
-    no formula for this case, so the function returns the formula for prefix sums, which gives good starting points. For
-    a trajectory term (see `Curvatures`) under a learning-rate schedule, the second result is True, although the formula
-    evaluates the term at a few steps only.
+    no formula for this case, so the function returns the formula for prefix sums, which gives good starting points. The
+    trajectory term of a `Curvatures` object (the noise over all steps) is an exception. If the learning rate changes,
+    the formula evaluates this term at a few steps only, and the second result can be True.
 
     Args:
         steps: number of steps, n.
         allowed: the separation and the number of participations.
         workload: the workload matrix, A.
         objective: the error to minimise.
-        run: number of steps of the whole run, if C covers only its last `steps` steps; by default `steps`.
+        run: number of steps of the whole run, if only its last `steps` steps use C; by default `steps`.
     """
     inverse, flat = workload.toeplitz_inverse, np.array([1.0, -1.0])
     if not isinstance(objective, Curvatures):
@@ -186,7 +187,7 @@ def closed_loss(
 def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:
     """Return starting points, each given by the logits of its 2 d decays (see `blt_decays.py`).
 
-    In some points, the logits are evenly spaced over a range. In others, one pair is inserted into `previous`. A
+    In some points, the logits are evenly spaced over a range. In others, two logits are inserted into `previous`. A
     largest decay of 1 is often optimal. The loss is nearly flat close to 1, so a search would approach 1 slowly.
     Therefore some of the evenly spaced points have a largest decay of 1.
 

@@ -35,7 +35,7 @@ class Decays:
         value: the decays.
         rest: 1 - decay, for each decay.
         rate: -log|decay|, for each decay.
-        log_scale: for theta_j, the logarithm of the scale of C; for hat_j, the logarithm of minus the scale of C^-1.
+        log_scale: for theta_j, the logarithm of the scale of C; for hat_j, the logarithm of the negated scale of C^-1.
         by_value: entry [s, i, j] is the derivative of log_scale[s, i] with respect to value[s, j].
         by_point: entry [s, i, j] is the derivative of value[s, i] with respect to coordinate j.
     """
@@ -48,7 +48,7 @@ class Decays:
     by_point: Array
 
     def pull_back(self, by_value: Array, by_log_scale: Array) -> Array:
-        """Return the gradient with respect to the coordinates, given those with respect to decays and log scales."""
+        """Return the gradient for the coordinates, given the gradients for the decays and for the log scales."""
         total = by_value + np.einsum("si,sij->sj", by_log_scale, self.by_value)
         return np.einsum("si,sij->sj", total, self.by_point)
 
@@ -128,7 +128,8 @@ def to_points(logits: Array) -> Array:
 def to_logits(points: Array) -> Array:
     """Return the 2 d decreasing logits of the decays at a batch of points.
 
-    The last decay is raised if it is less than 0.3 times the decay before it. So it is positive and has a logit.
+    If the last decay is less than 0.3 times the decay before, it is raised to this value. It is then positive and has a
+    logit.
     """
     logits, value = _logits(points), decays(points).value
     last = np.maximum(value[:, -1:], 0.3 * value[:, -2:-1])

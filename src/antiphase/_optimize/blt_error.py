@@ -66,9 +66,9 @@ class PrefixSumSquaredError:
 class ToeplitzSquaredError:
     """Squared error under a Toeplitz workload: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    Here w is the first column of A C^-1. The state of the computation of w consists of the buffers of C^-1 and the last
-    outputs of A. The vector x is the state after the first step, and the matrix F advances the state by one step. Then
-    w_i is one entry of F^i x. Let P_m be the sum of F^i x (F^i x)^T over i < m, and Q_m the sum of
+    Here w is the first column of A C^-1. A recursion computes w from a state, which holds the buffers of C^-1 and the
+    last outputs of A. The vector x is the state after the first step, and the matrix F advances the state by one step.
+    Then w_i is one entry of F^i x. Let P_m be the sum of F^i x (F^i x)^T over i < m, and Q_m the sum of
     i F^i x (F^i x)^T. Doubling the number of terms gives
 
         P_2m = P_m + F^m P_m F^mT,        Q_2m = Q_m + F^m (Q_m + m P_m) F^mT,
@@ -155,7 +155,8 @@ class LastIterateSquaredError:
     Here a_i is the last row of sqrt(p_i) A_i, where p_i and A_i are the weight and the workload of curvature i.
     Multiplying by C^-T applies C^-1 backwards in time, from the last step to the first. The rows a_i are zero (or
     negligible) except in a number of steps at the end, called the remembered steps. At all earlier steps, the buffers
-    of C^-1 only decay. So the sum over these steps is geometric, and its cost does not depend on their number.
+    of C^-1 get no input and only decay. So the sum over these steps is geometric, and its cost does not depend on their
+    number.
 
     Args:
         rows: the rows a_i, restricted to the remembered steps, of shape (remembered steps, curvatures).
@@ -243,7 +244,7 @@ def curvatures_formula(
         workload: the workload matrix for curvature 0.
         objective: the curvatures, and the steps whose error counts.
         run: number of steps of the whole run.
-        steps: number of steps at the end of the run that C covers; by default the whole run.
+        steps: number of steps at the end of the run that use C; by default, all steps.
     """
     n = run if steps is None else steps
     if objective.way is not None:
@@ -286,7 +287,7 @@ def squared_error_formula(
 ) -> PrefixSumSquaredError | ToeplitzSquaredError:
     """Return a formula for the squared error under a Toeplitz workload, given the first column of A^-1.
 
-    If A is a multiple of the prefix sum, the result is the closed form for the prefix sum itself. It omits the factor.
+    If A is a multiple of the prefix sum, the result is the closed form for the prefix sum itself, without the factor.
     """
     if len(inverse) == 2 and inverse.sum() == 0.0:
         return PrefixSumSquaredError(steps, objective)
@@ -303,8 +304,8 @@ class GeometricSums:
 
     For a ratio x, the sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count. Hence
     sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to sums with a lower power of i. If x is very close to 1,
-    this would lose digits. The sums are then computed from their power series in -log x. The coefficients of these
-    series contain sums of powers of integers.
+    the division by 1 - x would lose digits. The sums are then computed from their power series in -log x, whose
+    coefficients contain sums of powers of integers.
 
     Args:
         count: number of terms.

@@ -28,9 +28,9 @@ class BLTSquaredSensitivity:
     """Squared sensitivity under the earliest pattern: |C u|^2, where u is 1 at steps 0, b, ..., (k - 1) b, otherwise 0.
 
     C is the strategy matrix of the BLT. Block m consists of the b - 1 steps after participation m and before the next
-    one. Within block m, C u is a sum of d geometric sequences, one for each buffer. The sequence of buffer j has the
-    ratio theta_j. It starts with scale_j A_mj, where A_mj = 1 + q + ... + q^m and q = theta_j^b. At the step of
-    participation m > 0 itself, the entry of C u is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
+    one. Within block m, C u is a sum of d geometric sequences, one for each buffer. The sequence of buffer j starts
+    with scale_j A_mj, where A_mj = 1 + q + ... + q^m and q = theta_j^b. Its ratio is theta_j, the decay of the buffer.
+    At the step of participation m > 0, the entry of C u is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
 
     Args:
         steps: number of steps, n.
@@ -134,8 +134,9 @@ class StepwiseLoss:
         square: formula for the squared sensitivity.
         workload: the workload matrix, A.
         power: exponent of the power mean of the variances, if `objective` is None; 1 for "rms".
-        objective: `Curvatures` over all steps or at the last step. Each curvature takes one recursion. A trajectory
-            term is ignored. If None, the error is the power mean of the variances under `workload`.
+        objective: a `Curvatures` object that counts all steps or only the last one. Each curvature takes one recursion.
+            A trajectory term (see `Curvatures`) is ignored. If None, the error is the root of the power mean of the
+            variances under `workload`.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class StepwiseLoss:
         self._inverse, self._is_mixed = self._parts[0][1], objective is not None
 
     def __call__(self, point: Array, gradient: Array) -> float:
-        """Return the value at `point`, clipped to its bounds, and write its gradient into `gradient`.
+        """Clip `point` to its bounds. Return the value there, and write the gradient into `gradient`.
 
         The derivative with respect to a clipped coordinate is 0.
         """

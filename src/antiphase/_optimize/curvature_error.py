@@ -123,8 +123,8 @@ class RowsToeplitzError:
     and of all y_i = C^-T a_i are negligible there.
 
     Args:
-        rows: the rows a_i as the columns of an array. The steps before the first row of the array have entries 0, and
-            the last row of the array belongs to the last step.
+        rows: an array whose columns are the rows a_i, for the last steps of the run only. At all earlier steps, the
+            entries of the a_i are 0.
         steps: number of steps, n.
     """
 
@@ -231,7 +231,7 @@ class LastIterateBandedError:
         self.rows = objective.last_rows(workload, steps)
 
     def reach(self) -> Array:
-        """Return the sum of the squared entries of all a_i for every step, its influence on the error."""
+        """Return the influence of every step on the error: the sum of the squared entries of all a_i at this step."""
         return np.einsum("ti,ti->t", self.rows, self.rows)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
@@ -267,7 +267,7 @@ class MeanBandedError:
         self._part = np.empty((steps, bands))
 
     def reach(self) -> Array:
-        """Return the sum over i of p_i times the squared norm of column j of A_i, the influence of each step j."""
+        """Return the influence of every step j on the error: the sum of p_i |column j of A_i|^2 over i."""
         pairs = zip(self._shares, self._inverses, strict=True)
         return np.sum([share * column_squares(inverse) for share, inverse in pairs], axis=0)
 

@@ -54,7 +54,7 @@ def optimize(
     With a budget, the loss is noise_std x error instead. Here noise_std is the standard deviation of the noise that the
     budget requires under balls-in-bins sampling. Such sampling amplifies privacy, and under amplification the best
     strategies correlate the noise less. The search starts from strategies that were optimised without amplification,
-    and returns the best strategy that it has found, including these.
+    and returns the best strategy that it has evaluated, which may be one of the starting points.
 
     The same arguments give the same result on every run, unless the time limit stops the search. If a limit stops the
     search, the best strategy so far is returned with `converged=False`.

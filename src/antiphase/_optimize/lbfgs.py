@@ -95,7 +95,7 @@ def _line_search(
     x_new: Array,
     g_new: Array,
 ) -> float | None:
-    """Shorten the step until the value decreases enough. Returns the new value, or None if none of 30 steps does."""
+    """Shorten the step until the value decreases enough. Returns the new value, or None if 30 trials fail."""
     for _ in range(30):
         np.multiply(direction, step, out=x_new)
         x_new += x

@@ -39,8 +39,8 @@ def add_scaled(out: Array, factor: float, a: Array) -> None:
 def lower_inverse(L: NDArray[np.floating[Any]]) -> Array:
     """Return the inverse of a lower-triangular matrix.
 
-    For at most 256 rows, the function uses NumPy's general inverse. It is faster there than LAPACK's triangular solver,
-    which always uses threads.
+    For at most 256 rows, the function uses NumPy's general inverse, because LAPACK's triangular solver always uses
+    threads and is slower for such small matrices.
 
     >>> lower_inverse(np.array([[2.0, 0.0], [1.0, 1.0]])).tolist()
     [[0.5, 0.0], [-0.5, 1.0]]

@@ -16,9 +16,10 @@ def prefix_sum_bound(steps: int, allowed: ParticipationLimits) -> float:
 
     The bound combines three facts about the prefix-sum matrix A. First, ||A C^-1||_F ||C||_F is at least the sum of the
     singular values of A. (This is the dual function of `dense.dual` at the multiplier U = I.) Second, the mean squared
-    column norm of C is at most sensitivity^2 x max(b, n / k) / n. The reason is that some set of participation patterns
-    covers all steps equally often: the b residue classes modulo b if each has at most k steps, otherwise patterns of k
-    steps. Third, for j = 1, ..., n, the singular values of A are 1 / (2 sin((2 j - 1) pi / (4 n + 2))).
+    column norm of C is at most sensitivity^2 x max(b, n / k) / n. To see this, note that the squared norms of the
+    columns in one participation pattern add up to at most sensitivity^2. Then average over patterns that contain every
+    step equally often: the b residue classes modulo b if each has at most k steps, otherwise patterns of k steps.
+    Third, for j = 1, ..., n, the singular values of A are 1 / (2 sin((2 j - 1) pi / (4 n + 2))).
 
     Args:
         steps: number of steps, n.

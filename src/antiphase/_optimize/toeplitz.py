@@ -43,9 +43,9 @@ def optimize_toeplitz(
     """Minimise sensitivity x error over the coefficients of a banded Toeplitz strategy C.
 
     The search computes the sensitivity for the earliest participation pattern, in which all participations are as early
-    as possible. For shuffled epochs, it uses the pattern of `adjacent_pattern_square` instead. If the number of bands
-    exceeds the separation, and for shuffled epochs, the coefficients are kept non-negative and non-increasing. For such
-    coefficients, the worst pattern is known.
+    as possible. For shuffled epochs, it uses a pattern with pairs of participations in adjacent steps instead (see
+    `adjacent_pattern_square`). If the number of bands exceeds the separation, and for shuffled epochs, the coefficients
+    are kept non-negative and non-increasing. For such coefficients, the worst pattern is known.
 
     Under a Toeplitz workload, two filters compute the error and its gradient. The filters stop where their output has
     become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with normalised columns, a
@@ -55,7 +55,8 @@ def optimize_toeplitz(
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         limits: when to stop early.
         bands: largest number of coefficients, up to `steps`; by default the smallest of 32, the number of steps and the
             separation. Trailing zeros are removed.
@@ -68,8 +69,8 @@ def optimize_toeplitz(
     count = check_bands(owner, bands, steps, allowed.separation)
     if count > allowed.separation and (column_normalized or allowed.shuffled):
         raise InvalidArgument(
-            f"{owner} with column_normalized=True or shuffled epochs requires at most {allowed.separation} bands, the "
-            f"separation or the number of steps per epoch. Got {count}.",
+            f"{owner} with column_normalized=True or shuffled epochs requires at most {allowed.separation} bands (the "
+            f"separation, or the number of steps per epoch). Got {count}.",
             hint=f"use bands={allowed.separation}, or column_normalized=False with FixedEpochs or MinSeparation",
         )
     if column_normalized and allowed.shuffled:
@@ -120,8 +121,8 @@ def _functions(
 ) -> list[ValueAndGradient]:
     """Return functions from the coefficients of C to log(loss), to be minimised in turn.
 
-    If the objective is "max" and the error needs a covariance recursion, the functions are power means of the variances
-    with increasing exponents. Otherwise there is only one function.
+    If the objective is "max" and the error needs a covariance recursion, the functions compute the error from power
+    means of the variances, with increasing exponents. Otherwise there is only one function.
     """
     if allowed.shuffled:
         square: SquaredSensitivity = partial(adjacent_pattern_square, count=allowed.count)

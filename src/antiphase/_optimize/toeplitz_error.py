@@ -21,7 +21,7 @@ from antiphase._optimize.linear_algebra import inner
 MAX_RESPONSE_LENGTH = 1 << 24
 # Both constants are distances of the entries of w to their limit, relative to the largest of the first entries.
 CONSTANT_TOLERANCE = 1e-12  # w is treated as constant at distances up to this
-DIVERGED = 1e6  # w is treated as unbounded at distances from this
+DIVERGED = 1e6  # w is treated as unbounded at distances of this or more
 
 
 def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[float, Array]:
@@ -33,8 +33,8 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
         c: first column of C.
         inverse: first column of A^-1.
         steps: number of steps, n.
-        counted: number of steps to average over, m. With n, the result is the mean variance of all steps. With 1, it is
-            the variance of the last step, which is the largest.
+        counted: number of steps to average over, m. For m = n, the result is the mean variance of all steps. For m = 1,
+            it is the variance of the last step, which is the largest.
 
     Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
 
@@ -63,7 +63,10 @@ def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callab
     """
     a = impulse_response(np.ones(1), inverse, steps)
     if a is None:
-        raise NotEnoughMemory("The impulse response of this workload is too long.", hint="use fewer steps")
+        raise NotEnoughMemory(
+            "The first column of this workload matrix does not become constant within 2^24 steps.",
+            hint="use fewer steps",
+        )
     limit = _limit(np.ones(1), inverse)
 
     def square(d: Array) -> tuple[float, Array]:
@@ -98,7 +101,7 @@ def _limit(c: Array, inverse: Array) -> float:
 
     The limit is 0 if the coefficients of A^-1 do not sum to 0. They sum to 0 if the workload has neither weight decay
     nor curvature. In that case, the power series of A^-1 is (1 - x) E(x) with a polynomial E, and the limit is
-    1 / (c(1) E(1)).
+    1 / (c(1) E(1)), where c(1) is the sum of the coefficients of C.
     """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0

@@ -1,8 +1,9 @@
-"""The families that can be optimised under amplification.
+"""The families of strategies that can be optimised under privacy amplification by balls-in-bins sampling.
 
 Each family maps coordinates to strategies. It can also minimise a function that approximates log(loss) near the current
 point: log error + log <H, G> / 2, called the tangent (see `optimizer`). Here H is a fixed matrix of weights. G is the
-Gram matrix of the modes, which are sums of columns of the strategy matrix C (see `weighted_gram`).
+Gram matrix of the modes, which are sums of columns of the strategy matrix C (see `weighted_gram`). <H, G> is the sum of
+the products H_ij G_ij.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Family(ABC):
 
     @abstractmethod
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
-        """Minimise the tangent, log error + log <weights, G> / 2, from `point`. Return the final point."""
+        """Minimise the tangent, log error + log <H, G> / 2 with H = `weights`, from `point`. Return the final point."""
 
 
 @final
@@ -128,7 +129,7 @@ def _sums(differences: Array) -> Array:
 
 @final
 class BandedFamily(Family):
-    """Banded strategies. A point holds the columns of C, each divided by a factor, as in `banded._BandedProblem`.
+    """Banded strategies. A point holds the columns of C, each divided by a fixed factor (see `banded._BandedProblem`).
 
     For `Curvatures` of the last iterate or of an averaged model, the columns are scaled to norm 1. If their norms were
     free, the optimum would add far too much noise at the beginning of the run. The objective assumes that SGD damps

@@ -1,8 +1,8 @@
 """Monte Carlo estimates of the noise_std that a budget requires under balls-in-bins, and of its gradient.
 
 Here noise_std is the standard deviation of the noise. The estimates only guide the search for a strategy. The noise_std
-of the returned strategy is calibrated separately, with a proof. `weighted_gram` defines the modes of a strategy and
-their Gram matrix G, on which noise_std depends.
+of the returned strategy is calibrated separately, with a proof. noise_std depends on the strategy only through the Gram
+matrix G of the modes, which are sums of columns of the strategy matrix (see `weighted_gram`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class NoiseEstimate:
 
     Args:
         log_noise: logarithm of the noise_std at which the estimated delta equals the budget's delta.
-        weights: a matrix H that gives the gradient: <H, G> = 1 and d(log noise_std) = <H, dG> / 2.
+        weights: a matrix H that gives the gradient: d(log noise_std) = <H, dG> / 2, where <H, G> is the sum of the
+            products H_ij G_ij. It is scaled such that <H, G> = 1.
     """
 
     log_noise: float
@@ -79,7 +80,7 @@ class NoiseEstimator:
                     hint="use a larger epsilon, or batches other than BallsInBins",
                 )
             step = (goal - found.log_delta) / found.by_log_noise
-            # Near the solution, the next step uses the same alpha (see `delta_slopes`), so that estimates do not jump.
+            # Near the solution, the next step uses the same estimator, given by alpha, so that estimates do not jump.
             alpha = found.alpha if abs(step) <= SMALL_LOG_NOISE_STEP else 0
             # If this step undoes more than half of the last step, the estimated delta is not continuous: it jumps
             # across the budget's delta between the last two points.
@@ -88,7 +89,7 @@ class NoiseEstimator:
             if abs(step) <= LOG_NOISE_TOLERANCE or (is_jump and abs(step) <= SMALL_LOG_NOISE_STEP):
                 break
             last = step
-        if guess is None:  # which of adding and removing needs more noise is the same for similar strategies
+        if guess is None:  # whether adding or removing needs more noise is the same for similar strategies
             self._adding = not self._adding
             other = self._slopes(pair.at(math.exp(at)), epsilon)
             if other.log_delta > goal:

@@ -6,9 +6,9 @@ log noise_std with respect to G is H / 2, where H is a matrix of weights that is
 `noise_estimate`).
 
 The true objective is log(noise_std x error). The function log error + log <H, G> / 2, with H fixed at the current C, is
-called the tangent. At the current C, it has the same gradient as the true objective, and evaluating it takes no Monte
-Carlo samples. Each iteration minimises the tangent and moves to its minimum. If the true objective would increase, it
-moves only part of the way. Then it estimates H again.
+called the tangent, where <H, G> is the sum of the products H_ij G_ij. At the current C, the tangent has the same
+gradient as the true objective, and evaluating it takes no Monte Carlo samples. Each iteration minimises the tangent and
+moves to the minimum, or only part of the way if the true objective would increase there. Then H is estimated again.
 
 A search has several stages with growing numbers of samples. All iterations of a stage use the same samples. At the end,
 the noise_std of the best strategy is calibrated with independent samples.
@@ -60,7 +60,8 @@ class AmplifiedProblem:
         steps: number of steps, n.
         participation: balls-in-bins participation, with the number of bins and epochs.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         budget: the privacy budget, (epsilon, delta).
     """
 
@@ -316,7 +317,7 @@ def blt_starts(
     """Return BLTs that are optimised without amplification, and their coordinates.
 
     One BLT is optimised for the whole run, the others for shorter runs. BLTs for shorter runs have smaller decays. So
-    their modes (see `weighted_gram`) overlap less for different bins, which helps amplification. `iterations` limits
+    the modes of different bins (see `weighted_gram`) overlap less, which helps amplification. `iterations` limits
     each search.
     """
     n, points = problem.steps, []

@@ -19,9 +19,10 @@ from antiphase._check import Array
 class ToeplitzWeightedGram:
     """Computes <H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3) for b bins.
 
-    The modes are one vector m, shifted down by 0, ..., b - 1 rows and truncated to n rows. Without the truncation,
-    <H, G> would be a quadratic form in m. The matrix of this form is Toeplitz, and its entries are the sums of the
-    diagonals of H. The code computes the quadratic form and then subtracts the contribution of the truncated rows.
+    The modes are copies of one vector m, shifted down by 0, ..., b - 1 rows and truncated to n rows. Without the
+    truncation, <H, G> would be a quadratic form in m. The matrix of this form is Toeplitz, and its entries are the sums
+    of the diagonals of H. The code computes the quadratic form and then subtracts the contribution of the truncated
+    rows.
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -68,7 +69,7 @@ class ToeplitzWeightedGram:
 class BLTWeightedGram:
     """Computes <H, G> for a batch of BLTs (buffered linear Toeplitz strategies).
 
-    The coefficients of a BLT are c_0 = 1 and c_i = sum_j scale_j exp(-rate_j (i - 1)).
+    The coefficients of a BLT are c_0 = 1 and c_i = sum_j scale_j exp(-rate_j (i - 1)), with exp(-rate_j) = decay_j.
 
     Args:
         H: the weights, a symmetric b x b matrix.

@@ -6,12 +6,13 @@ g_t^2 is 1 for the last step and 0 for the others. If the model is the mean of t
 with the rows a_i from `Curvatures.last_rows`.
 
 Unless all steps count, V is singular: its rank is at most the number of curvatures. The best X is then singular too,
-and the dual ascent has no fixed point. So the ascent uses V + share x V_all + c I instead of V. V_all is the matrix V
-for the case that all steps count. It keeps the noise of earlier iterates from growing too large. The multiple of the
-identity bounds the condition number.
+and the iteration that maximises the dual function (see `dual_ascent`) has no fixed point. So the iteration uses
+V + share x V_all + c I instead of V, with a small number `share`. V_all is the matrix V for the case that all steps
+count. This term keeps the noise of earlier iterates from growing too large. The multiple of the identity bounds the
+condition number.
 
 Loss and bound are computed for V itself. This is possible because the bound of `dual` holds for any positive
-semidefinite V, at any multiplier U. If loss and bound do not agree to the tolerance, the ascent continues with a
+semidefinite V, at any multiplier U. If loss and bound do not agree to the tolerance, the iteration continues with a
 smaller share.
 """
 
@@ -34,7 +35,7 @@ from antiphase._optimize.dense.residue_blocks import ResidueClasses
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
-SHARES = (1e-4, 1e-5, 1e-6)  # weights of V_all, tried in turn
+SHARES = (1e-4, 1e-5, 1e-6)  # values of `share`, the weight of V_all, tried in turn
 GRADIENT_NOISE = 0.02  # determines c: the trace of (c I)^1/2 is this fraction of the trace of V^1/2
 
 
@@ -62,7 +63,7 @@ def solve_curvatures(
     tolerance: float,
     square: Callable[[Array], float],
 ) -> CurvaturesResult:
-    """Return the best X, and a bound on the squared loss of every feasible X.
+    """Return the best X, and a lower bound on the squared loss of every X that satisfies the constraints.
 
     Args:
         classes: the residue classes of the steps.

@@ -1,8 +1,9 @@
 """The dual function of the dense problem, which gives a proved lower bound and a corresponding primal point.
 
 The dense problem minimises the error over X = C^T C for strategies C and a workload A. A matrix X is feasible if the
-sensitivity is at most 1 and X satisfies the other constraints of the problem. For weights w of the steps and a
-multiplier U = R R^T (see `multipliers`), every feasible X satisfies
+sensitivity is at most 1 and X satisfies the other constraints of the problem. Let w be weights of the steps. Let
+U = R R^T be a positive definite matrix, which holds the Lagrange multipliers of the constraints (see `multipliers`).
+Every feasible X satisfies
 
     tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U).
 
@@ -63,12 +64,14 @@ class SortedWorkload:
 class BlockDual:
     """The dual function for multipliers U that are block diagonal over the residue classes.
 
+    A residue class consists of the steps in which one example takes part (see `residue_blocks`).
+
     Args:
         workload: the workload matrix, A.
         multipliers: object that maps coordinates to the multiplier U.
         rows: object that maps coordinates to the weights w of the steps.
-        rounding: largest fraction of the bound that rounding errors of the eigenvalue decomposition may cost. If they
-            would cost more, the slower singular value decomposition is used instead.
+        rounding: largest fraction by which rounding errors of the eigenvalue decomposition may lower the bound. If they
+            would lower it more, the slower singular value decomposition is used instead.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Ascent on a dual function, by a fixed-point map with Anderson acceleration.
+"""Ascent on a dual function (see `dual`), by a fixed-point map with Anderson acceleration.
 
-Every iteration gives a proved lower bound on the squared loss and a strategy, and so a proved optimality gap.
+Every iteration gives a strategy, and a proved lower bound on the squared loss of every strategy that the problem
+allows. The gap between bound and loss shows how close the strategy is to the optimum.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from antiphase._errors import NotProved
 from antiphase._optimize.solution import SearchLimits
 
 ANDERSON_MEMORY = 8
-MAX_EXTRAPOLATION = 5.0  # largest length of an extrapolated step, relative to the plain step
+MAX_EXTRAPOLATION = 5.0  # largest length of an extrapolated step, relative to the plain step (see `ascend`)
 MIN_DAMPING = 1e-6  # stop when even this fraction of the plain step fails
 MAX_ITERATIONS = 2000
-PATIENCE = 200  # stop when the gap has not shrunk by 1 % over this many iterations
+PATIENCE = 200  # stop when the gap between loss and bound has not shrunk by 1 % over this many iterations
 
 
 @dataclass(frozen=True)
 class DualEvaluation:
-    """The value of the dual function at one point, with the corresponding primal point and the next dual point.
+    """The dual function at one point, with the corresponding primal point X(U) (see `dual`) and the next dual point.
 
     Args:
         bound: a proved lower bound on the squared loss.
         square: the squared loss of the corresponding primal point.
-        state: the dual point, with the multiplier U scaled such that tr(U X(U)) = mass(U) (see `dual`).
+        state: the dual point, with the multiplier U scaled such that tr(U X(U)) = mass(U).
         successor: the image of the dual point under the fixed-point map (see `multipliers`).
         gram: function that computes the primal point, X = C^T C for a strategy C, and returns it.
     """
@@ -81,7 +82,8 @@ def ascend(
     found = evaluate(start)
     if found is None:
         raise NotProved(
-            "The dual of this problem is not finite.", hint="check the workload: all learning rates must be positive"
+            "The dual function is not finite at the starting point of the search.",
+            hint="check the workload: all learning rates must be positive",
         )
     ascent = _AscentState(found)
     since, smallest = 0, math.inf

@@ -6,9 +6,10 @@ norm of column i. Then
     sensitivity^2 = max over patterns p of sum_{i in p} x_i
                   = min { sum_w cost_w q_w : q_w >= 0, x_i <= sum of q_w over all windows w that contain i }.
 
-There are two kinds of windows. The intervals of b steps have cost 1. The interval of all steps has cost k, the number
-of participations. The maximum and the minimum are equal by linear programming duality: the constraints on the patterns
-form an interval matrix, so the vertices of their polytope are integral.
+A window w is an interval of steps with a cost, and q_w is a variable. The intervals of b steps have cost 1. The
+interval of all steps has cost k, the number of participations. The maximum and the minimum are equal by linear
+programming duality: the constraints on the patterns form an interval matrix, so the vertices of their polytope are
+integral.
 
 For sensitivity 1, the products cost_w q_w are non-negative weights of the windows that sum to 1. So instead of a C with
 a sensitivity constraint, the search optimises these weights and the directions of the columns of C. V and U stand for
@@ -117,10 +118,10 @@ class MinSeparationProblem:
     def bound(self, point: Array, power: float) -> float:
         """Return a proved lower bound on the squared loss of every feasible C.
 
-        Let X = C^T C for the point, and V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is a sum of
-        such matrices. The bound uses the dual function (see `dual`) at a multiplier U. Inside the band, U equals the
-        diagonal of X^-1 V X^-1. Outside the band, U equals X^-1 V X^-1. At the optimum, the off-diagonal entries of
-        X^-1 V X^-1 inside the band are 0 already.
+        Let X = C^T C for the C of this point, and V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is
+        a sum of such matrices. The bound uses the dual function (see `dual`) at a multiplier U. Inside the band, U
+        equals the diagonal of X^-1 V X^-1. Outside the band, U equals X^-1 V X^-1. At the optimum, the off-diagonal
+        entries of X^-1 V X^-1 inside the band are 0 already.
         """
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
         factor, y = self._tangent(inverse, power)

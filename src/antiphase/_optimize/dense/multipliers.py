@@ -1,11 +1,11 @@
 """Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal multipliers.
 
-The dense problem minimises the error over X = C^T C for strategies C. Let X_r be the block of X for residue class r,
-which consists of the steps of one example. Let K hold the inner products of the contributions of this example to the
-steps of the class, which have norm 1. K can be any correlation matrix, and the constraint on the sensitivity is
-tr(X_r K) <= 1 for every K. So the multiplier U_r of this constraint is v_r K with a number v_r >= 0 and some K: it can
-be any positive semidefinite matrix with constant diagonal. The multipliers of the constraint "X_r is diagonal with
-trace 1" are the same matrices.
+The dense problem minimises the error over X = C^T C for strategies C. A residue class r consists of the steps in which
+one example takes part, and X_r is the block of X for these steps. In each of the steps, the example contributes a
+vector of norm 1. Let K hold the inner products of these vectors. K can be any correlation matrix, and the constraint on
+the sensitivity is tr(X_r K) <= 1 for every K. So the Lagrange multiplier U_r of this constraint is v_r K with a number
+v_r >= 0 and some K: it can be any positive semidefinite matrix with constant diagonal. The multipliers of the
+constraint "X_r is diagonal with trace 1" are the same matrices.
 
 All multipliers together form a block-diagonal matrix U with blocks U_r. The Python classes of this module map a point,
 which is a vector of unconstrained coordinates, to U.
@@ -72,11 +72,11 @@ class OrthogonalMultipliers(Multipliers):
 
     The squared column norms of a class sum to 1. With `equal_norms`, they are all equal instead.
 
-    Let # be the geometric mean of two matrices. Then X_r = U_r^-1 # V_r with V_r = X_r U_r X_r. If V_r did not depend
-    on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r. It is a diagonal matrix, and its entries are
-    proportional to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses D^-1 V_r D^-1 as the
-    next U_r. Its fixed points have X_r = D. For classes of one step, this map multiplies U_r by X_r^2, whereas the map
-    of Choquette-Choo et al. 2023 (multi-epoch), Cor. 3.1, multiplies it by X_r.
+    Let # be the geometric mean of two positive definite matrices. Then X_r = U_r^-1 # V_r with V_r = X_r U_r X_r. If
+    V_r did not depend on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r. D is a diagonal matrix,
+    and its entries are proportional to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses
+    D^-1 V_r D^-1 as the next U_r. Its fixed points have X_r = D. For classes of one step, this map multiplies U_r by
+    X_r^2, whereas the map of Choquette-Choo et al. 2023 (multi-epoch), Cor. 3.1, multiplies it by X_r.
 
     Args:
         classes: the residue classes.

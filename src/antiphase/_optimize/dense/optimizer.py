@@ -68,14 +68,15 @@ def optimize_dense(
         steps: number of steps, n, at most 8192.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or a `Curvatures` object, which averages the
+            noise over directions of different curvature.
         limits: when to stop early.
         constraint: "pattern" finds the optimum. "nonnegative" finds the optimum among the matrices C for which all
             entries of X are non-negative. "scalar" finds the optimum for scalar contributions. Use "scalar" only to
             compare its `lower_bound` with that of "pattern": its `loss` is computed for vector contributions, and its
             strategy cannot be used for training.
         equal_norms: True if all columns of C must have the same norm. With equal_norms=False and `Curvatures` for the
-            last iterate, early steps get much more noise than late steps, because SGD damps early noise until the end.
+            last iterate, early steps get much more noise than late steps, because SGD damps early noise by the end.
         tolerance: stop when loss / lower_bound - 1 is at most this. By default, 1e-4 for "rms", 2e-3 for "max" and
             0.02 for `Curvatures`.
 
@@ -124,7 +125,7 @@ class ScalarOnly(Strategy):
 
     A contribution is what one example adds to the sum in one step. This C was optimised for the sensitivity to
     contributions that are single numbers. The sensitivity to gradients, which are vectors, can be larger. To prevent
-    its use for training, everything that uses more than `matrix` raises `NotProved`, such as sensitivity and noise.
+    training with this strategy, sensitivity, noise and everything else that needs more than `matrix` raise `NotProved`.
 
     Args:
         matrix: the strategy matrix, C.

@@ -62,7 +62,7 @@ class ResidueClasses:
         return self.times(blocks, np.eye(self.steps))
 
     def in_order(self, matrix: Array) -> Array:
-        """Return a matrix whose rows and columns are sorted by class with them in the order of the steps."""
+        """Undo the sorting of rows and columns by class: return the matrix in the order of the steps."""
         out = np.empty_like(matrix)
         out[np.ix_(self.order, self.order)] = matrix
         return out
