@@ -127,7 +127,7 @@ def test_a_name_that_encodes_as_another_one_does_not_share_its_noise():
 
 
 def test_two_names_with_the_same_characters_are_refused():
-    with pytest.raises(ap.InvalidArgument, match="named differently"):
+    with pytest.raises(ap.InvalidArgument, match="no two names are equal"):
         stream(Identity(1), {Alias("weight"): (5,), Alias("weight"): (5,)})
 
 

@@ -45,10 +45,10 @@ def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out
 
 @compiled(nogil=True)
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
-    """Draw i_1, ..., i_alpha one after another: i_k = j with probability proportional to prod_{l < k} factors[i_l, j].
+    """For each sample s, draw the indices i_1, ..., i_alpha one after another, and write them to indices[s].
 
-    Writes the draws to `indices`. Also writes the sum over k of log m_k to log_ratios[s], where m_k is the mean over j
-    of the products prod_{l < k} factors[i_l, j].
+    The probability of i_k = j is proportional to prod_{l < k} factors[i_l, j]. Let m_k be the mean of this product over
+    all bins j. Also writes the sum over k of log m_k to log_ratios[s].
     """
     samples, alpha = uniforms.shape
     b = factors.shape[0]
@@ -70,15 +70,16 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
 def draw_cores(
     factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
-    """Draw indices so that no index is drawn more often than a given one, called the core.
+    """Draw indices so that no index is drawn more often than a given index, called the core.
 
-    Sample s starts with `sizes[s]` copies of its core, `cores[s]`. The other indices are drawn one after another.
+    Sample s starts with `sizes[s]` copies of its core, `cores[s]`. The other indices are drawn one after another from
+    the allowed indices. An index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. It is
+    drawn with probability proportional to its weight. The weight of index j is the product of factors[i, j] over all i
+    drawn so far, including the copies of the core.
 
-    The weight of index j is the product of factors[i, j] over all i drawn so far, including the copies of the core. An
-    index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. Writes
-    sum_l log(Z_l / b) - log #ties to log_ratios[s]. Here Z_l is the sum of the weights that are allowed at the l-th
-    draw, and #ties is the number of indices that occur as often as the core, including the core itself. If no index is
-    allowed at some draw, log_ratios[s] is -inf and the missing indices are -1.
+    Writes sum_l log(Z_l / b) - log #ties to log_ratios[s]. Here Z_l is the sum of the weights of the indices that are
+    allowed at the l-th draw, and #ties is the number of indices that occur as often as the core, including the core
+    itself. If Z_l is zero at some draw, log_ratios[s] is -inf and the missing indices are -1.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -111,9 +112,9 @@ def draw_cores(
         log_ratios[s] = log_ratio - math.log(ties)
 
 
-# The functions below use a sum tree: tree[m + j] = tree[2m + j] + tree[3m + j] for every power of two m and j < m. The
-# second half of the array holds the weights, and tree[1] is their sum. With this layout, each level is computed by one
-# vector sum, and `_pick` finds an index from the top in log2(b) steps.
+# The functions below use an array as a tree of sums: tree[m + j] = tree[2m + j] + tree[3m + j] for every power of two m
+# and j < m. The second half of the array holds the weights, and tree[1] is their sum. With this layout, each level is
+# computed by one vector sum, and `_pick` finds an index from the top in log2(b) steps.
 
 
 @compiled(nogil=True)

@@ -1,10 +1,10 @@
 """The error of a BLT under any workload, and its derivatives with respect to the parameters of C^-1.
 
-A is the workload matrix and z white noise. C^-1 is also a BLT, with its own decays and scales. So u = C^-1 z has the
-entries u_t = z_t - sum_j scale_j R_j(t), where scale_j is minus a scale of C^-1, and R_j is a buffer with
-R_j(t + 1) = decay_j R_j(t) + z_t. Then s = A u follows from the bands e of A^-1:
-s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion is (R, s_{t-1}, ..., s_{t-q}), where q is the
-number of bands minus one. The s_t are called outputs.
+A is the workload matrix, C the matrix of the BLT and z white noise. C^-1 is also the matrix of a BLT, with its own
+decays and scales. So u = C^-1 z has the entries u_t = z_t - sum_j scale_j R_j(t), where scale_j is the negated scale
+number j of C^-1, and R_j is a buffer with R_j(t + 1) = decay_j R_j(t) + z_t. Then s = A u follows from the bands e of
+A^-1: s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion is (R, s_{t-1}, ..., s_{t-q}), where q
+is the number of bands minus one. The s_t are called outputs.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 They compute the noise of a step, y, from its white noise, z, and from past outputs or past rows of z.
 
-The state is an array state[strip, row, lane]. Each strip covers LANES entries of the noise vector, and its rows are
-contiguous, so they stay together in the CPU cache. Every sum runs over the rows in a fixed order with one rounding per
-term. The bits of the result therefore depend neither on the number of entries in a call nor on the number of steps that
-are computed together. Sums over past outputs or past rows of z are computed in float64. They are rounded once, to the
-dtype of the stream, when they are stored. The noise of a BLT is computed in the dtype of the stream throughout.
+The state is an array state[strip, row, lane]. Each strip holds LANES entries of the noise vector. The rows of a strip
+are contiguous, so they stay together in the CPU cache. Every sum runs over the rows in a fixed order with one rounding
+per term. The bits of the result therefore depend neither on the number of entries in a call nor on the number of steps
+that are computed together. Sums over past outputs or past rows of z are computed in float64. They are rounded once, to
+the dtype of the stream, when they are stored. The noise of a BLT is computed in the dtype of the stream throughout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Variances of the noise in the model, from recursions over the steps.
 
-All kernels except `shifted_variances` take constant time per step. Throughout, A is the workload matrix,
-inverse[t, r] = A^-1[t, t - r], and z is white noise of standard deviation 1. The variances of a vector are the
-variances of its entries. For a BLT, `decay` and `scale` are the decays and scales of C.
+For all kernels except `shifted_variances`, the time per step does not depend on the number of steps. Throughout, A is
+the workload matrix, C is the strategy matrix, inverse[t, r] = A^-1[t, t - r], and z is white noise of standard
+deviation 1. The variances of a vector are the variances of its entries. For a BLT, `decay` and `scale` are the decays
+and scales of C.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
     """Return the variances of s = A T z, where T is banded Toeplitz with `coefficients` as its first column.
 
     In step t, cov[i, j] is the covariance of s_{t-i} and s_{t-j}. The array near[i, q] = B[t - i, t - i - q] holds the
-    entries of B = A T near the diagonal. They are the covariances of the last entries of s with the last entries of z.
+    entries of B = A T near the diagonal. These are the covariances of the last entries of s with the last entries of z.
     """
     n, d = inverse.shape
     p = len(coefficients)

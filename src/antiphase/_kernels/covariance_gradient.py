@@ -1,8 +1,8 @@
 """The error of a banded strategy and its gradient, by backpropagation through the covariance recursion.
 
-Let A be the workload matrix. M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies M s = z.
-Let W = w - 1. In row i, let p be the diagonal entry of M, m the W entries before it, and Z the covariance of the last W
-values of s. Then
+Let A be the workload matrix and z white noise. M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z
+satisfies M s = z. Let W = w - 1. In row i of M, let p be the diagonal entry and m the W entries before it. Let Z be the
+covariance of the W values of s before s_i, called the last W values. Then
 
     y = Z m;   cov(s_i, the last W values) = -y / p;   var(s_i) = (1 + m . y) / p^2.
 
@@ -44,8 +44,8 @@ def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> Non
 def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `covariance_forward`.
 
-    In the code, G is the derivative with respect to Z of the terms of all later steps. A name such as y_bar stands for
-    the derivative of the weighted sum of variances with respect to y.
+    In the code, G is the derivative of the weighted variances of all later steps with respect to Z. A name such as
+    y_bar stands for the derivative of the weighted sum of variances with respect to y.
     """
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -85,7 +85,7 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
 
 @compiled()
 def gram_gradient(columns: Array, gradient: Array) -> Array:
-    """Return the gradient G with respect to X = C^T C, from the gradient with respect to C.
+    """Return the gradient G of a function with respect to X = C^T C, from its gradient with respect to C.
 
     Both gradients are given by bands: entry [j, r] is for row j + r and column j. Inside the band, the gradient with
     respect to C is 2 C G, and G is symmetric. Column j of this equation therefore gives the entries of column j of G

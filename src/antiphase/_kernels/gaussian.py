@@ -102,7 +102,10 @@ def _minus_log_32(high: int, low: int) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
-    """Return the two float32 normals for radius r. Bit 0 of `low` is the sign, and bit 0 of `angle` is the swap."""
+    """Return the two float32 normals for radius r.
+
+    Bit 0 of `low` changes the sign of the cosine, and bit 0 of `angle` swaps sine and cosine.
+    """
     x = (F(I(angle >> I(1))) + HALF_32) * ANGLE_32
     w = x * x
     sine = fma(x * w, fma(w, fma(w, S2_32, S1_32), S0_32), x)
@@ -135,7 +138,10 @@ def _minus_log_64(u: float) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
-    """Return the two float64 normals for radius r. Bit 0 of `word` is the sign, and bit 1 is the swap."""
+    """Return the two float64 normals for radius r.
+
+    Bit 0 of `word` changes the sign of the cosine, and bit 1 of `word` swaps sine and cosine.
+    """
     x = (float_of(Q(Q(angle >> np.uint64(12)) | MAGIC)) - MAGIC_ANGLE) * ANGLE_64
     w = x * x
     q = w * w
@@ -150,7 +156,7 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
 @compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
     """Fill each complete tile of `out` from WORDS_32 words; return whether any pair is in the smallest cell of u."""
-    smallest = I(0)  # negative once there is such a pair: (x - 1) & ~x is negative only for x = 0
+    smallest = I(0)  # negative once a pair is in the smallest cell: (x - 1) & ~x is negative only for x = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_32, tile * TILE
         for p in range(PAIRS):
@@ -166,7 +172,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
 @compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
     """Fill each complete tile of `out` from WORDS_64 words; return whether any pair is in the smallest cell of u."""
-    smallest = Q(0)  # negative once there is such a pair: k - 1 is negative only for k = 0
+    smallest = Q(0)  # negative once a pair is in the smallest cell: k - 1 is negative only for k = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_64, tile * TILE
         for p in range(PAIRS):

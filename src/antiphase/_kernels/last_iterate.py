@@ -1,8 +1,9 @@
-"""The noise in a linear functional of the run, such as the last iterate, with its gradient for a banded C.
+"""The noise in the last iterate (the model after the last step) or in another linear function of the run.
 
-Let z be white noise and A the workload matrix. If a is the last row of A, the noise in the last iterate is y . z with
-C^T y = a. The kernels solve this equation for several rows a of A at once. Arrays of shape (steps, rows) hold one such
-row in each column, so that the inner loops run over contiguous memory.
+Let z be white noise, C the strategy matrix and A the workload matrix. If a is the last row of A, the noise in the last
+iterate is y . z with C^T y = a. The kernels solve this equation for several rows a of A at once, and compute gradients
+of |y|^2. Arrays of shape (steps, rows) hold one row a in each column, so that the inner loops run over contiguous
+memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from antiphase._kernels.compiled import compiled
 def last_row(inverse: Array, counted: int) -> Array:
     """Return the mean a of the last `counted` rows of A, for inverse[t, r] = A^-1[t, t - r].
 
-    The mean a solves A^-T a = (e_{n - counted} + ... + e_{n - 1}) / counted.
+    The mean a solves A^-T a = (e_{n - counted} + ... + e_{n - 1}) / counted, where e_t is the unit vector of step t.
     """
     n, d = inverse.shape
     a = np.zeros(n)
@@ -31,7 +32,7 @@ def last_row(inverse: Array, counted: int) -> Array:
 
 @compiled()
 def solve_transposed(columns: Array, rows: Array) -> Array:
-    """Return C^-T rows for a banded C with columns[j, r] = C[j + r, j].
+    """Return the product of C^-T and `rows`, for a banded C with columns[j, r] = C[j + r, j].
 
     For a Toeplitz C, `columns` has a single row, which all columns of C share.
     """
@@ -54,7 +55,7 @@ def solve_transposed(columns: Array, rows: Array) -> Array:
 
 @compiled()
 def solve_columns(columns: Array, right: Array) -> Array:
-    """Return C^-1 right for a banded C, in the layout of `solve_transposed`."""
+    """Return the product of C^-1 and `right`, for a banded C whose `columns` are as in `solve_transposed`."""
     n, k = right.shape
     u = right.copy()
     for j in range(n):
@@ -89,9 +90,9 @@ def outer_bands(u: Array, y: Array, gradient: Array) -> None:
 
 @compiled()
 def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
-    """Return C^-T rows for a BLT, by its recursion from the last step to the first.
+    """Return the product of C^-T and `rows` for a BLT, by a recursion from the last step to the first.
 
-    For each row x of `rows`, y = x - scale . b, then b <- decay b + y.
+    For each row x of `rows`, y = x - scale . b, then b <- decay b + y for each buffer b.
     """
     n, k = rows.shape
     m = len(decay)

@@ -1,9 +1,9 @@
 """Kernels for lattice noise: sums over past noise in exact integers, with one rounding to an integer at the end.
 
 The kernels compute the noise y of a step from a random draw z and a state of past values. The state is an array
-state[strip, row, lane] of int64, as in `correlate.py`. Coefficients are integers in units of 2^-BITS. Products have 128
-bits. No sum overflows as long as the absolute coefficients add up to less than 2^24 and all numbers in the state are
-below 2^62 in absolute value.
+state[strip, row, lane] of int64, in which a strip holds LANES entries of the noise vector, as in `correlate.py`.
+Coefficients are integers in units of 2^-BITS. Products have 128 bits. No sum overflows as long as the absolute
+coefficients add up to less than 2^24 and all numbers in the state are below 2^62 in absolute value.
 
 The kernels that compute a step return True if the absolute value of a new number is LARGEST or more. For the outputs of
 a BLT, the limit is LARGEST / 2^(fraction_bits + 1). If a kernel returns True, the caller must stop.
@@ -120,10 +120,10 @@ def truncated(values: NDArray[Any], factor: float, out: Integers) -> tuple[Any, 
 
 @compiled(nogil=True, error_model="numpy")
 def add_truncated(values: NDArray[Any], factor: float, total: Integers) -> tuple[Any, Any]:
-    """Add factor * values, truncated towards zero, to `total` modulo 2^64. Return the exact sum of their squares.
+    """Add factor * values, truncated towards zero, to `total` modulo 2^64. Return the sum of the added squares.
 
-    The sum is returned as in `truncated`. A call with -factor subtracts exactly the integers that a call with factor
-    adds.
+    The sum of the squares of the added integers is exact, and is returned as in `truncated`. A call with -factor
+    subtracts exactly the integers that a call with factor adds.
     """
     high, low = U(0), U(0)
     for i in range(values.shape[0]):

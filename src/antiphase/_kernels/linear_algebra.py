@@ -10,7 +10,7 @@ from antiphase._kernels.compiled import compiled
 
 @compiled(nogil=True, error_model="numpy")
 def solve_bands(bands: Array, right: Array) -> Array:
-    """Return C^-1 right for a banded C with bands[t, r] = C[t, t - r].
+    """Return the product of C^-1 and `right`, for a banded C with bands[t, r] = C[t, t - r].
 
     If `bands` has a single row, all rows of C share it.
     """
@@ -50,7 +50,8 @@ def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
 def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
     """Return Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
 
-    A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last to the first. For i <= j,
+    A is the workload matrix. A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last
+    to the first. For i <= j,
 
         H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
 

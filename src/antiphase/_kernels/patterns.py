@@ -1,8 +1,9 @@
 """Dynamic programs for the largest sum over participation patterns.
 
-A pattern is a set of steps in which one example takes part. The sum of a matrix over a pattern is the sum of its
-entries [i, j] over all pairs of steps i and j of the pattern. The Gram matrix X = C^T C is passed as
-diagonals[i - offset, r] = X[i, i + r], which is zero past the last step.
+A pattern is a set of steps in which one example takes part. The sum of a matrix over a pattern is the sum of the
+matrix entries [i, j] over all pairs of steps i and j of the pattern. C is the strategy matrix. The rows of its Gram
+matrix X = C^T C from row `offset` on are passed as diagonals[i - offset, r] = X[i, i + r], which is zero past the last
+step.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
 
     The second result is True if the bound is proved to equal the largest such sum. The limit is replaced by a price per
     entry (a Lagrange multiplier). Let best(price) be the largest sum of (value - price) over entries that are at least
-    `separation` apart. Then best(price) + price * limit is an upper bound for every price >= 0. For the price that
-    minimises it, the bound equals the largest sum, since the constraints form an interval matrix, which is totally
-    unimodular. The bound is convex and piecewise linear in the price. Its minimum is where a falling and a rising line
-    meet.
+    `separation` apart. Then bound(price) = best(price) + price * limit is an upper bound for every price >= 0. Its
+    minimum over all prices equals the largest sum, because the constraints form an interval matrix, which is totally
+    unimodular. bound(price) is convex and piecewise linear. Its minimum is where a falling and a rising line meet.
     """
     n = len(values)
     if limit <= 0:
@@ -110,10 +110,11 @@ def separated_chain(
 ) -> None:
     """Fill value[q, j], the largest sum of |X| over patterns of q + 1 steps that end in j, for start <= j < stop.
 
-    X is tridiagonal on every pattern, so only consecutive steps of a pattern contribute, with 2 |X[i, j]|. The array
-    `largest` holds running maxima: largest[q, j] is the largest value[q, i] for i <= j. Both arrays hold only the last
-    steps: step j is in column j modulo the width. If the number of steps in a pattern is not limited, there is a single
-    row q = 0, for patterns with any number of steps.
+    The caller must ensure that X, restricted to the steps of any pattern, is tridiagonal. Apart from the diagonal, only
+    consecutive steps i and j of a pattern then contribute, with 2 |X[i, j]|. The array `largest` holds running maxima:
+    largest[q, j] is the largest value[q, i] for i <= j. Both arrays hold only the last steps: step j is in column j
+    modulo the width. If the number of steps in a pattern is not limited, there is a single row q = 0, for patterns with
+    any number of steps.
     """
     layers, width = value.shape
     for j in range(start, stop):
@@ -131,7 +132,10 @@ def separated_chain(
 
 @compiled()
 def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> float:
-    """Return the sum of max_j |X[i, j]| over all epochs other than the epoch of i and the two adjacent ones."""
+    """Return the sum of max_j |X[i, j]| over all epochs except the epoch of i and the two adjacent ones.
+
+    Here j runs over the steps of an epoch. `epoch` is the number of steps per epoch.
+    """
     bands = diagonals.shape[1]
     own = i // epoch
     total = 0.0
@@ -156,9 +160,10 @@ def shuffled_chain(
 ) -> float:
     """Fill value[j] for start <= j < stop: a bound on the sum of |X| over patterns that end in j, one step per epoch.
 
-    A pair of steps i and j in adjacent epochs contributes 2 |X[i, j]|. All other epochs contribute the row sums of
-    `_far_sum`. Also fills largest[e], the largest value in epoch e. Returns the largest result of `_far_sum`. If it is
-    zero, only adjacent epochs contribute, and the values are the largest sums themselves.
+    A pair of steps i and j in adjacent epochs contributes 2 |X[i, j]|. `_far_sum` bounds the contributions of pairs of
+    steps in epochs that are not adjacent. Also fills largest[e], the largest value in epoch e. Returns the largest
+    result of `_far_sum`. If it is zero, only adjacent epochs contribute, and the values are the largest sums
+    themselves.
     """
     bands = diagonals.shape[1]
     farthest = 0.0
@@ -178,7 +183,7 @@ def shuffled_chain(
 
 @compiled()
 def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
-    """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a BLT matrix.
+    """Return the squared norm of a sum of at most `limit` columns of a BLT matrix: columns 0, separation, ...
 
     The first column of the matrix is c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). The function makes one pass
     over the steps and stores two numbers per buffer. Powers are recomputed directly every ANCHOR steps, so that
@@ -221,13 +226,14 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
 
 @compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
-    """Raise the entries of `out` to those of the combined table of two adjacent subtrees that both have participations.
+    """Combine the tables of two adjacent subtrees, and raise each entry of `out` to the combined one if it is larger.
 
-    A gap is the number of free steps at one end of a subtree, at most b - 1, where b is the separation. Entry [v, l] of
-    a table is the largest gap at the right end, among all patterns that have value v and a gap of at least l at the
-    left end. It is -1 if there is no such pattern. (`antiphase._sensitivity.tree` defines the value of a pattern. The
-    tables count values from the lowest one.) The values of the two subtrees add up. The gap at the right end of the
-    left subtree plus the gap at the left end of the right subtree must be at least b - 1.
+    The patterns of the tables have at least one step in each subtree. A gap is the number of free steps at one end of a
+    subtree, at most b - 1, where b is the separation. Entry [v, l] of a table is the largest gap at the right end,
+    among all patterns that have value v and a gap of at least l at the left end. It is -1 if there is no such pattern.
+    (`antiphase._sensitivity.tree` defines the value of a pattern. In a table, v = 0 stands for the lowest value.) The
+    values of the two subtrees add up. The gap at the right end of the left subtree plus the gap at the left end of the
+    right subtree must be at least b - 1.
     """
     b = left.shape[1]
     for u in range(left.shape[0]):

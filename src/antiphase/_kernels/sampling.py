@@ -1,7 +1,7 @@
 """Sampling from 128-bit draws with integer arithmetic only, so that every machine gives the same result.
 
 A draw is a row (high, low) of two uint64, which represents the integer high * 2^64 + low in [0, 2^128). Every function
-uses a fixed number of draws for each decision, so later decisions do not change earlier ones.
+uses a fixed number of draws for each decision, so the outcome of a decision never changes which draws another one uses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _below(high: Any, low: Any, bound: Any) -> Any:
 
 @compiled()
 def _guide(table: Any) -> Any:
-    """Return, for each value of the top bits, a lower bound on `invert_cdf` for draws that begin with these bits."""
+    """Return, for each value of a draw's top bits, a lower bound on `invert_cdf` of all draws with these top bits."""
     guide = np.zeros(1 << _GUIDE_BITS, np.int64)
     below = 0
     for top in range(guide.shape[0]):
@@ -65,7 +65,7 @@ def uniform_integers(draws: Draws, bound: int) -> Ids:
 
 @compiled()
 def invert_cdf(draws: Draws, table: Table) -> Ids:
-    """Return, for each draw, the number of thresholds in the ascending table that are at most the draw."""
+    """Return, for each draw, how many thresholds in the ascending table are less than or equal to the draw."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
     for i in range(draws.shape[0]):
@@ -178,12 +178,14 @@ def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
 def join_window(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
-    """Return the ids that join within a window of `separation` steps, their offsets, and a position in `waiting`.
+    """Find the examples that join (take part) within a window of `separation` steps.
 
-    An offset is a number of steps from the start of the window. Id ids[i] becomes eligible at offset 0, or at offset
-    eligible[j] if it equals waiting[j]. It then waits gaps[i] steps, and joins if the resulting offset is inside the
-    window. `ids` and `waiting` are in ascending order. `waiting` is read from position `first` on. The last result is
-    the position where reading stopped.
+    An offset is a number of steps from the start of the window. The example ids[i] becomes eligible at offset 0, or at
+    offset eligible[j] if ids[i] equals waiting[j]. It then waits gaps[i] steps, and joins if the resulting offset is
+    inside the window. `ids` and `waiting` are in ascending order. `waiting` is read from position `first` on.
+
+    Returns:
+        The ids that join, the offsets at which they join, and the position in `waiting` where reading stopped.
     """
     joined = np.empty(ids.shape[0], np.int64)
     offsets = np.empty(ids.shape[0], np.int32)
@@ -204,8 +206,8 @@ def join_window(
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """Return, for each size, a random subset of 0..size-1 with min(size, limit) numbers. The subsets are concatenated.
 
-    The numbers of each subset are in ascending order. One draw is reserved for each returned number, whether it is used
-    or not.
+    The numbers of each subset are in ascending order. One draw is reserved for each returned number, even if this draw
+    is not used.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

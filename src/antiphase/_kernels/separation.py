@@ -1,7 +1,8 @@
 """Kernels for `PoissonMinSeparation`: random patterns, and means over all patterns by a recursion over the steps.
 
 A pattern is the set of steps in which one example takes part. `rate` is the probability that an eligible example joins
-a step. b is `separation`, the number of steps after which an example that joined is eligible again.
+(takes part in) a step. b is `separation`, the number of steps after which an example that joined is eligible again. C
+is the strategy matrix.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from antiphase._kernels.compiled import compiled
 
 # `backward_log_means` defines the mean f_t.
 LINEAR_EXPONENTS = 50.0  # exponents up to 50 keep f_t within a factor e^50 / (1 - rate)^b of f_{t+1}, ..., f_{t+b}
-SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, f_t, ..., f_{t+b} can share one floating-point scale
+SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is above this, f_t, ..., f_{t+b} can share one floating-point scale
 RESCALE_ABOVE = 1e200  # `_linear_mean` rescales f_t if it is above this number or below its inverse
 
 
@@ -75,8 +76,9 @@ def participation_probabilities(starting: Array, joining: Array, separation: int
 def start_log_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
     """Return log f_0 for a cold start, or the log of a weighted mean of f_0, ..., f_{b-1} for a warm start.
 
-    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}. `logs` holds log f_t. `PoissonMinSeparation`
-    defines the warm start.
+    With a cold start, every example is eligible in step 0. With a warm start, it begins in the stationary state (see
+    `PoissonMinSeparation`). The weights are then 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}. `logs` holds log
+    f_t.
     """
     total = logs[0]
     if warm:

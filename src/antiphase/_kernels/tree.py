@@ -1,10 +1,13 @@
 """The error of the binary tree under a workload, in one pass over the steps, which takes O(n log n) time.
 
-A workload A is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r]. The outputs s = A y are computed as
-s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0], from the last d outputs, where y is the noise of the tree
-and d is the number of bands minus one. A completed node is called waiting until its parent is completed. Before step t,
-there is one waiting node at level l for each bit l that is set in t. `online_moments` and `full_moments` return the
-moments of s: the variance of every output, and the covariance of the last d outputs, latest first.
+A workload A is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r]. Let y be the noise of the tree, and d
+the number of bands minus one. The outputs s = A y are computed from the last d outputs:
+s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0].
+
+The leaves of the tree are the steps. A step completes a node if it is the last step of the run below the node. A
+completed node is called waiting until its parent is completed. Before step t, there is one waiting node at level l for
+each bit l that is set in t. `online_moments` and `full_moments` return the moments of s: the variance of every output,
+and the covariance of the last d outputs, latest first.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def online_moments(bands: Array) -> tuple[Array, Array]:
-    """Return the moments for the online decoder, from the joint covariance of the last outputs and waiting estimates.
+    """Return the moments for the online decoder, from the joint covariance of the last outputs and the estimates.
 
-    Before step t, cov[i, j] is the covariance of s_{t-1-i} and s_{t-1-j}, and cross[i, l] is the covariance of
-    s_{t-1-i} and the estimate of the waiting node at level l. The estimates of waiting nodes are independent of each
-    other. At level l, their variance is w_l, which is also the weight of a node's own noise in its estimate.
+    The estimate of a node is the decoder's noise for the sum of the steps below it. Before step t, cov[i, j] is the
+    covariance of s_{t-1-i} and s_{t-1-j}, and cross[i, l] is the covariance of s_{t-1-i} and the estimate of the
+    waiting node at level l. The estimates of waiting nodes are independent of each other. At level l, their variance is
+    w_l, which is also the weight of a node's own noise in its estimate.
     """
     n, d = bands.shape[0], bands.shape[1] - 1
     height = _height(n)
@@ -46,10 +50,11 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 
 @compiled()
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
-    """Fill `shares`, and return var(y_t) and cov(y_t, new node), where the new node is the highest completed node.
+    """Fill `shares`. Return the variance of y_t, and its covariance with the estimate of the new node.
 
-    The estimate of the new node is new noise plus the sum over l of shares[l] times the estimate of the waiting node at
-    level l. The noise y_t is the estimate of the new node minus the estimates of the nodes that it replaces.
+    The new node is the highest node that step t completes; `top` is its level. The estimate of the new node is new
+    noise plus the sum over l of shares[l] times the estimate of the waiting node at level l. The noise y_t is the
+    estimate of the new node minus the estimates of the waiting nodes that are below the new node.
     """
     noise = node = weights[top] ** 2
     share = 1.0
@@ -110,11 +115,12 @@ def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> fl
 def full_moments(bands: Array) -> tuple[Array, Array]:
     """Return the moments for the full decoder, whose variances are diag(A X^-1 A^T) with X = C^T C.
 
-    X is inverted from the leaves up. The Gram matrix of the subtree of node v is X_v = diag(X_left, X_right) + 1 1^T,
-    so quadratic forms of X_v^-1 follow from the quadratic forms of the children. Let R be the last d rows of A when v
-    is completed, restricted to the steps of v. On these steps, all later rows of A are linear combinations of the rows
-    of R. It is therefore enough to store three arrays for v: form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry. The
-    matrix carry maps the last d outputs when v was completed to the last d outputs now.
+    X is inverted from the leaves up. Let 1 be the vector of ones. The Gram matrix of the subtree of node v is
+    X_v = diag(X_left, X_right) + 1 1^T, so quadratic forms of X_v^-1 follow from the quadratic forms of the children.
+    Let R be the last d rows of A when v is completed, restricted to the steps below v. On these steps, all later rows
+    of A are linear combinations of the rows of R. It is therefore enough to store three arrays for v:
+    form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry. The matrix carry maps the last d outputs at the time when v was
+    completed to the last d outputs now.
     """
     n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
     height = _height(n)
@@ -131,7 +137,7 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
         new_mean[0] = 1.0 / bands[t, 0]
         new_form[0, 0] = new_mean[0] ** 2
         for level in range(height):
-            used = d if level < top else 1  # for a node that is not completed, only the row of this step is needed
+            used = d if level < top else 1  # a node that this step does not complete needs only the row of this step
             if t >> level & 1:
                 _advance_carry(bands[t], carry[level])
                 _add_carried(used, carry[level], form[level], mean[level], new_form, new_mean)
@@ -199,7 +205,7 @@ def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mea
 
 @compiled()
 def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
-    """Return the sum of 1^T X_v^-1 1 over two nodes v: the node of this level that covers step t, and its sibling."""
+    """Return the sum of 1^T X_v^-1 1 over two nodes v: the node of this level above step t, and its sibling."""
     total = 0.0
     first = t >> (level + 1) << 1
     for node in (first, first + 1):
@@ -212,7 +218,10 @@ def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> fl
 
 @compiled()
 def _cut_variances(n: int, height: int, weights: Array) -> Array:
-    """Return 1^T X_v^-1 1 for the node of each level that extends beyond the run; zero if there is none."""
+    """Return 1^T X_v^-1 1 for one node v of each level: the node with steps both inside and after the run.
+
+    The entry of a level without such a node is 0.
+    """
     cut = np.zeros(height + 1)
     for level in range(height):
         if n & ((2 << level) - 1):

@@ -1,4 +1,7 @@
-"""Choose the correlator that computes the noise of a recursion."""
+"""Choose the correlator for a recursion.
+
+A recursion is a record that says how to compute the noise of a strategy. A correlator computes this noise.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class RestartCorrelator(Correlator):
         return 0
 
     def begin(self, step: int) -> None:
-        """Reset the inner correlator at the first step of a block."""
+        """Begin a step of the inner correlator, which is reset at the first step of a block."""
         block, inner_step = divmod(step, self.recursion.inner.steps)
         if inner_step == 0:
             self._inner.reset()

@@ -21,8 +21,9 @@ from antiphase.strategies import Recursion
 Noise = NDArray[Any]  # float32 or float64
 White = Callable[[int, Noise], None]  # white(row, out) fills `out` with one row of z, restricted to the current part
 
-LANES = 128  # entries per strip of state; defined again here because the kernels are imported only when they are used
-PART = 1 << 16  # entries of a part: few enough for the CPU caches, and enough that the calls take little extra time
+# Entries per strip of the state (see `Correlator`); defined again here because kernels are imported only when used.
+LANES = 128
+PART = 1 << 16  # entries of a part: few enough for the CPU caches, and enough that the function calls cost little
 SMALLEST_PART = 1 << 13
 
 
@@ -65,9 +66,9 @@ class Correlator(ABC):
     """Base class: computes factor * (N z)_t for each step t, in order, where z is white noise and N C = I.
 
     For each step, call `begin(step)`, then `make` for every part, in any order and on any thread, then `end()`. The
-    state is an array of shape (strips, rows, LANES). A strip holds LANES entries of the noise vector, and each part
-    reads and writes only its own strips. If `lookahead` is above 1, several steps are computed at once and stay in the
-    state until they are requested.
+    state is an array of shape (strips, rows, LANES). Each row is one model-sized buffer. A strip holds LANES
+    consecutive entries of every row, and each part reads and writes only its own strips. If `lookahead` is above 1, the
+    noise of several steps is computed at once, and stays in the state until it is requested.
     """
 
     part: int = PART  # largest number of entries of a part
@@ -131,7 +132,7 @@ class Correlator(ABC):
 
 
 def part_for(lookahead: int) -> int:
-    """Return the number of entries of a part, which is smaller if z of many steps must be held in memory."""
+    """Return the number of entries of a part: fewer for a large `lookahead`, because z of all these steps is stored."""
     return max(2 * PART // lookahead // LANES * LANES, SMALLEST_PART) if lookahead > 1 else PART
 
 

@@ -1,6 +1,7 @@
 """The engine of a noise stream, which computes each step's noise on several threads with a correlator.
 
-A leaf is one array of the model. A part is a range of entries of the noise vector.
+A leaf is one array of the model. A part is a range of entries of the noise vector. A correlator computes the noise of
+each step, part by part, from white noise z and stored state.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Engine:
         """Start computing the next step's noise on a background thread.
 
         Does nothing if no step is left, or if the computation has already started. The stream does not advance, and no
-        noise is released. Later, `take` and `advance` help to compute the remaining parts and wait for the result.
+        noise is released. A later `take` or `advance` helps to compute the remaining parts and waits for the result.
         """
         with self.exclusive():
             if self._ahead is not None or self.step >= self.correlator.recursion.steps:
@@ -147,7 +148,7 @@ class Engine:
             self._is_whole = True
 
     def finish_ahead(self) -> Noise | None:
-        """Wait for the noise that is computed ahead, and return it without advancing. Returns None if there is none.
+        """Wait for noise that is computed ahead, and return it without advancing; None if no noise is computed ahead.
 
         The caller must be inside `exclusive`.
         """
@@ -236,7 +237,7 @@ class Engine:
         if not self._is_whole:
             raise Refused(
                 f"Step {self.step} is still running, or was interrupted after updating only part of the state.",
-                hint="after an interruption, load the last saved state, or replay with start_step",
+                hint="after an interruption, load the last saved state, or create the stream again with start_step",
             )
         if this_process() != self._process:
             raise Refused(
@@ -247,12 +248,18 @@ class Engine:
 
     @property
     def saved_state(self) -> NDArray[Any]:
-        """The state to save in a file. It is empty if the state is replayed instead of saved."""
+        """The state to save in a file. It is empty if `resume` recomputes the state instead of reading it."""
         state = self.correlator.state
         return state[:0] if self.correlator.is_replayed else state
 
     def resume(self, step: int, made: int, ahead: Noise | None = None) -> None:
-        """Continue at `step` with the saved state, and with the noise of this step if it was computed ahead."""
+        """Continue at `step` with the saved state, and with the noise of this step if it was computed ahead.
+
+        Args:
+            step: next step to release.
+            made: number of steps that the correlator had computed when the state was saved.
+            ahead: noise of `step`, if it was computed ahead.
+        """
         next_step = step if ahead is None else step + 1  # the next step that the correlator computes
         if self.correlator.is_replayed:
             self.replay(next_step)

@@ -20,22 +20,22 @@ def ceil_divided(a: int, b: int) -> int:
 
 
 def times(a: Interval, b: Interval, bits: int) -> Interval:
-    """Return an interval that contains x y for all x in the interval a and y in the interval b, if none is negative."""
+    """Return an interval that contains x y for all x in a and y in b. No number in a or b may be negative."""
     return a[0] * b[0] >> bits, ceil_divided(a[1] * b[1], 1 << bits)
 
 
 def exp_minus(x: Fraction, bits: int) -> Interval:
     """Return integers (low, high) with low <= 2^bits exp(-x) <= high, for x >= 0.
 
-    First, exp(-x / 2^r) is computed from its series, whose partial sums are alternately above and below the true value.
-    The result is then squared r times.
+    First, exp(-x / 2^r) is computed from its series, where r is the number of halvings. The partial sums of the series
+    are alternately above and below the true value. The result is then squared r times.
 
     >>> low, high = exp_minus(Fraction(1), 60)
     >>> high - low <= 2, abs(low / 2**60 - 0.36787944117144233) < 1e-15
     (True, True)
     """
     if x < 0:
-        raise ValueError("the exponent must not be positive")
+        raise ValueError("exp_minus needs x >= 0")
     halvings = max((x.numerator // x.denominator).bit_length() + SMALL, 0)
     work = bits + halvings + GUARD
     numerator, denominator = x.numerator, x.denominator << halvings

@@ -3,26 +3,26 @@
 **Method.** This is rejection sampling, following Karney (2016). Uniform random numbers are compared with exact
 probabilities, and their bits are drawn only as comparisons need them. Split [0, infinity) into cells of width w. The
 width is sigma / 256, rounded down to an integer, but at least 1. Cell k = 0, 1, ... is [k w, (k + 1) w). Let
-H = w^2 / (2 sigma^2).
+H = w^2 / (2 sigma^2), and let U, V and W be independent and uniform on [0, 1).
 
 1. U chooses the cell k with probability e_k / (e_0 + e_1 + ...), where e_k = exp(-H k^2).
-2. V is the position within the cell: y = k w + V w.
-3. Accept if W < exp(-E) with E = H V (2 k + V) = (y^2 - (k w)^2) / (2 sigma^2); otherwise start again.
+2. V chooses the position y = k w + V w within the cell.
+3. Accept y if W < exp(-E) with E = H V (2 k + V) = (y^2 - (k w)^2) / (2 sigma^2); otherwise start again.
 4. A fair bit chooses the sign. Return floor(y) for +y and floor(-y) = -floor(y) - 1 for -y.
 
 The density of an accepted y is proportional to e_k exp(-E) = exp(-y^2 / (2 sigma^2)), so +-y is N(0, sigma^2), and the
 result is exactly distributed as floor(Z). (V w is an integer with probability 0.) With 256 cells per sigma, about one
 draw in 600 is rejected.
 
-**Lazy bits.** U, V and W are infinite strings of random bits. The kernel sees only their first 64, 63 and 64 bits. It
-decides a comparison only if the outcome is the same for all possible later bits. This leaves a draw undecided with a
-probability of about 2^-52 + w * 2^-63. `Trial` then continues with more bits and with intervals of rational numbers,
-until every comparison is decided. The result is a function of the infinite strings, so it does not matter whether the
-kernel or `Trial` decides. The tables of the kernel do not make the result less exact. They hold integer bounds on 2^64
-times probabilities, and the kernel decides a comparison only if these bounds prove its outcome.
+**Lazy bits.** U, V and W are infinite strings of random bits. The compiled kernel sees only their first 64, 63 and 64
+bits. It decides a comparison only if the outcome is the same for all possible later bits. This leaves a draw undecided
+with a probability of about 2^-52 + w * 2^-63. The class `Trial` then continues with more bits and with intervals of
+rational numbers, until every comparison is decided. The result is a function of the infinite strings, so it does not
+matter whether the kernel or `Trial` decides. The tables of the kernel do not make the result less exact. They hold
+integer bounds on 2^64 times probabilities, and the kernel decides a comparison only if these bounds prove its outcome.
 
-**Addresses.** The words of entry i of a row of z do not depend on any other entry. Their address consists of the two
-64-bit counter fields of `source.py`, the row field and the number of an AES block:
+**Addresses.** Each entry i of a row of the white noise z has its own random words. The address of a word consists of
+the two 64-bit counter fields of `source.py`: the row field and the number of an AES block.
 
     row field   attempt (11 bits) | chunk (12 bits) | row (40 bits)
     block       attempt 0, chunk 0: blocks 96 t, ..., 96 t + 95 for tile t, which has 64 entries
@@ -62,7 +62,7 @@ LARGEST_SIGMA = 1 << 54  # up to this sigma, V has more bits than the width of a
 LARGEST_DRAW = 1 << 61  # largest absolute value of a draw, more than 100 sigma
 ROW_BITS, CHUNK_BITS, ATTEMPT_BITS = 40, 12, 11
 TABLE_BITS = 128
-REJECTED = 1
+REJECTED = 1  # the kernel's result for a rejected draw; 0 is accepted, 2 is undecided
 Integers = NDArray[np.int64]
 ChunkOf = Callable[[int, int], tuple[int, int, int]]  # maps (attempt, chunk) to the words of U, V and W
 
@@ -87,7 +87,7 @@ def cell_width(sigma: int) -> int:
 class Cells:
     """Bounds on e_0 + ... + e_k for each cell k, and on the sum over all cells, in units of 2^-bits.
 
-    The upper bound of `total` also covers the cells after the last one in `sums`.
+    The upper bound of `total` includes the cells after the last one in `sums`.
     """
 
     bits: int
@@ -95,7 +95,7 @@ class Cells:
     total: Interval
 
     def cumulative(self, cell: int, bits: int) -> Interval:
-        """Return bounds on 2^bits P(cell or an earlier one)."""
+        """Return bounds on 2^bits times the probability that U chooses `cell` or an earlier cell."""
         low, high = self.sums[cell]
         return (low << bits) // self.total[1], ceil_divided(high << bits, self.total[0])
 
@@ -161,7 +161,10 @@ def _thresholds(sigma: int) -> list[int]:
 
 
 def _squeeze(half_square: Fraction, count: int) -> list[int]:
-    """Return, for k = 0, ..., count - 1, an integer that is at most 2^64 exp(-H (2 k + 1)) and below 2^64."""
+    """Return, for k = 0, ..., count - 1, an integer that is at most 2^64 exp(-H (2 k + 1)) and below 2^64.
+
+    If the first word of W is below this integer, every position in cell k is accepted.
+    """
     bits = 64 + TABLE_BITS
     value, square = exp_minus(half_square, bits)[0], exp_minus(2 * half_square, bits)[0]
     found = []
@@ -176,8 +179,8 @@ class Trial:
     """One attempt at a draw, which reads as many bits as it needs.
 
     Args:
-        sigma: standard deviation.
-        chunk: function that maps the number of a chunk to its words of U, V and W.
+        sigma: standard deviation of the draws, an integer.
+        chunk: function that maps the number of a chunk to its 64-bit words of U, V and W.
     """
 
     def __init__(self, sigma: int, chunk: Callable[[int], tuple[int, int, int]]) -> None:

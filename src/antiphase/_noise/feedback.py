@@ -4,8 +4,8 @@
 
 The last bands - 1 outputs are stored in a ring buffer, with y_s in row s modulo the number of rows. (For a BLT, a few
 buffers of weighted sums of past outputs are stored instead.) Noise does not depend on the data, so `lookahead` steps
-can be computed at once, and the ring buffer is read only once for all of them. New outputs overwrite outputs that are
-no longer needed. Therefore this takes no extra memory as long as lookahead < bands.
+can be computed at once, and the ring buffer is read only once for all these steps. New outputs overwrite outputs that
+are no longer needed. Looking ahead therefore takes no extra memory as long as lookahead < bands.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def check_host_noise(mechanism: MechanismLike, dtype: str, *, clip_norm: float =
 
 
 def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
-    """Return the result of `canonical`. Raises `Refused` if the correlator does not compute the noise correctly."""
+    """Return the mechanism rescaled by `canonical`. Raises `Refused` if its noise is not computed correctly."""
     check_compiler()
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 

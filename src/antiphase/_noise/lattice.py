@@ -1,6 +1,7 @@
-"""Integer correlators for lattice noise: each output is a draw minus a rounded weighted sum of past values, in int64.
+"""Correlators for lattice noise, which compute the noise of each step in exact integers (int64).
 
-Each weighted sum is computed exactly before it is rounded, so the noise is the same on every machine.
+The noise of a step is a random integer (a draw) minus a weighted sum of past outputs, past draws or the buffers of a
+BLT. Each weighted sum is computed exactly and then rounded, so the noise is the same on every machine.
 docs/lattice-noise.md describes the mechanism and proves its guarantee.
 """
 
@@ -31,13 +32,16 @@ def lattice_of(mechanism: MechanismLike) -> Lattice | None:
 
 
 def check_lattice(mechanism: MechanismLike, leaves: Mapping[str, Leaf]) -> None:
-    """Raise an error if the lattice noise does not fit into 64 bits, or if the plan allows for too few parameters."""
+    """Raise an error if the lattice noise does not fit into 64 bits, or if the model is larger than the plan allows.
+
+    The leaves are the arrays of the model.
+    """
     lattice = lattice_of(mechanism)
     assert lattice is not None
     entries = sum(math.prod(leaf.global_shape) for leaf in leaves.values())
     if entries > lattice.entries:
         raise InvalidArgument(
-            f"The lattice of this plan accounts for {lattice.entries:,} parameters. The leaves have {entries:,}.",
+            f"The lattice of this plan accounts for {lattice.entries:,} parameters. The model has {entries:,}.",
             hint=f"create the plan with Problem(parameters={entries}) or more",
         )
     check_compiler()
@@ -92,7 +96,11 @@ class IntegerSumCorrelator(Correlator):
             _check_fits(integer_sum_step(*arguments, out))
 
     def replay_from(self, step: int) -> int:
-        """Return the first step whose draw or output is needed at `step`."""
+        """Return the step from which to replay.
+
+        If the history holds draws, this is the oldest step whose draw is needed. If it holds outputs, all earlier steps
+        are replayed, because outputs depend on earlier outputs.
+        """
         if self._form.keeps_draws or not self._form.history:
             return max(step - self._form.history, 0)
         return 0

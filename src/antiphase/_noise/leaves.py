@@ -23,7 +23,7 @@ LARGEST = 1 << 60  # maximum number of entries of a leaf, so that a 64-bit count
 @final
 @record
 class Leaf:
-    """One array of the model, and the region of it that this worker holds.
+    """One array of the model, and the region of the array that this process holds.
 
     Args:
         global_shape: shape of the whole array.
@@ -80,9 +80,9 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         raise invalid(
             "NoiseStream",
             "leaves",
-            "named by strings",
+            "a dict whose keys are strings",
             list(leaves),
-            "use strings, because noise keys depend on leaf names",
+            "use strings as names of the leaves, because noise keys depend on these names",
         )
     names = [
         text("NoiseStream", "leaves", name, "use plain strings, because noise keys depend on leaf names")
@@ -92,16 +92,16 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         raise invalid(
             "NoiseStream",
             "leaves",
-            "named differently",
+            "a dict in which no two names are equal",
             names,
-            "rename them, because leaves with the same name would get the same noise",
+            "rename leaves, because leaves with the same name would get the same noise",
         )
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, (_, leaf) in zip(names, items, strict=True)}
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Ranges of the flattened whole leaf. Range i < `rows` has `width` entries, starting at start + i * stride."""
+    """Ranges of the flattened whole leaf. Range i (0 <= i < rows) has `width` entries from start + i * stride on."""
 
     start: int
     width: int
@@ -113,9 +113,10 @@ class Stretches:
 class Walk:
     """Iterates over the region of a leaf, in C order, as stretches: contiguous ranges of the flattened whole leaf.
 
-    A stretch has `width` entries. It covers the last dimension that the region covers only partly, and all dimensions
-    after it. A group of `count` stretches, which start `stride` entries apart, is called a plate. It covers one more
-    dimension. The remaining dimensions enumerate the plates.
+    Let d be the last dimension in which the region is smaller than the leaf, or 0 if there is none. A stretch has
+    `width` entries: those of the region at one index in each dimension before d. A plate is a group of `count`
+    stretches that differ only in their index in dimension d - 1, so they start `stride` entries apart. There is one
+    plate for each combination of indices in the dimensions before d - 1.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -129,7 +130,7 @@ class Walk:
         self._outer = list(zip(leaf.shape, strides, strict=True))[: max(cut - 1, 0)]
 
     def runs(self, start: int, stop: int) -> Iterator[Stretches]:
-        """Yield the stretches that cover entries `start` to `stop - 1` of the region."""
+        """Yield the stretches that consist of entries `start` to `stop - 1` of the region."""
         while start < stop:
             stretch, skipped = divmod(start, self.width)
             plate, row = divmod(stretch, self.count)

@@ -1,7 +1,7 @@
 """Moving-sum correlators for BandedInverse: the noise of a step is a weighted sum of the last rows of white noise z.
 
-With b bands, the last b - 1 rows of z are either stored in a ring buffer of b - 1 rows, or drawn again in every step.
-In the second case, each step draws b rows of z.
+Let b be the number of bands of C^-1. The last b - 1 rows of z are either stored in a ring buffer of b - 1 rows, or
+drawn again in every step. In the second case, each step draws b rows of z.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""White noise z by address: each address (row, leaf, flat index in the whole leaf) determines one standard normal."""
+"""White noise z by address: each address (row, leaf, flat index in the whole leaf) determines one standard normal.
+
+A leaf is an array of the model. Normals come in pairs: the Box-Muller method computes each pair from a uniform number u
+and an angle (see `antiphase._kernels.gaussian`). A tile holds 64 normals, that is, 32 pairs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from antiphase._noise.tail import BITS, EXTRA_BYTES, extra_block, tail_uniform
 from antiphase._noise.tiles import TILE, TiledDraws
 
 PAIRS = TILE // 2
-TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
+TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}  # random bytes that a tile takes
 TILES_AT_ONCE = LARGEST // max(TILE_BYTES.values())  # largest number of tiles generated at once
 Noise = NDArray[Any]  # float32 or float64
 
@@ -54,7 +58,7 @@ class Normals(TiledDraws):
 
 
 def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return, for each pair, whether all bits of u are zero. The sign and swap bits in the same words are ignored."""
+    """Return, for each pair, whether all bits of u are zero. The other bits of the words of u are ignored."""
     if parts.dtype == np.int32:
         return (parts[:, 0] == 0) & (parts[:, 1] & -2 == 0)
     return parts[:, 0] >> np.uint64(64 - BITS["float64"]) == 0

@@ -1,4 +1,4 @@
-"""The mechanism of a stream, and the root that its noise keys are derived from.
+"""The mechanism of a stream, and the fingerprint that its noise keys are derived from.
 
 The noise of a mechanism is noise_std N z, where N is the noising matrix of its strategy and z is white noise. The keys
 that generate z depend on the *root*: the fingerprint of the first plan or mechanism of a run. Plans that differ in any
@@ -47,7 +47,7 @@ class Origin:
 
 
 def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
-    """Return the origin of a plan or mechanism. `first` is the plan or mechanism that it extends, if any."""
+    """Return the origin of a plan or mechanism. If it extends another plan or mechanism, `first` is the other one."""
     mechanism = getattr(plan_or_mechanism, "mechanism", plan_or_mechanism)
     if not isinstance(getattr(mechanism, "strategy", None), Strategy) or not hasattr(mechanism, "noise_std"):
         raise invalid("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "create one with ap.plan")
@@ -79,7 +79,10 @@ def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
 
 
 def check_last_step(longer: Strategy, shorter: Strategy, step: int) -> None:
-    """Raise `Refused` if the last step of a tree has been released and the tree cannot be extended after it."""
+    """Raise `Refused` if the last step of the shorter tree has been released, and the longer tree changes its noise.
+
+    `step` is the next step to release. Strategies other than trees are accepted.
+    """
     if isinstance(shorter, Tree) and isinstance(longer, Tree) and step == shorter.steps < longer.steps:
         last = step - 1
         if shorter.completed_level(last) != longer.completed_level(last):

@@ -24,10 +24,11 @@ ORDINARY = {"float32": 96, "float64": 400}
 @final
 @dataclass(frozen=True)
 class Canonical:
-    """A mechanism, rescaled to the power of two at which its noise is computed.
+    """A mechanism, multiplied by a power of two for computing its noise.
 
     Attributes:
-        strategy: 2^exponent C.
+        strategy: strategy with the matrix 2^exponent C. If the columns of C are normalised, C stays the same, and the
+            coefficients before normalisation are multiplied instead.
         noise_std: 2^exponent times the noise_std of the mechanism; unchanged if the columns of C are normalised.
         exponent: exponent of the power of two; 0 if C needs no rescaling.
     """
@@ -38,7 +39,10 @@ class Canonical:
 
 
 def canonical(strategy: Strategy, noise_std: float, dtype: np.dtype[Any]) -> Canonical:
-    """Return the same mechanism with C of moderate size. Raises `Refused` if no power of two achieves that.
+    """Return the same mechanism, rescaled unless C already has a moderate size.
+
+    The rescaled `Strategy.scale_exponents`, low and high, have their middle at about 0. Raises `Refused` if float64
+    cannot represent the rescaled numbers exactly.
 
     >>> from antiphase.strategies import Toeplitz
     >>> made = canonical(Toeplitz([2.0**120, 2.0**119], 2), 2.0**121, np.dtype("float32"))

@@ -94,7 +94,7 @@ def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "")
 def _first_steps(recursion: Recursion) -> int:
     """Return the number of steps to test; 0 to skip the test.
 
-    If MOST_STEPS allows it, the number is larger than the number of bands.
+    The number is larger than the number of bands, unless MOST_STEPS or the run is too short for that.
     """
     block = _block(recursion)
     if isinstance(block, WholeMatrix):
@@ -108,7 +108,7 @@ def _block(recursion: Recursion) -> Recursion:
 
 
 def _bands(recursion: Recursion) -> int:
-    """Return the largest number of coefficients that a step uses."""
+    """Return the number of bands of C for `Feedback`, and of C^-1 for `MovingSum`; 1 for other recursions."""
     match recursion:
         case Feedback():
             return recursion.bands

@@ -16,9 +16,12 @@ from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
 PROBES = 8  # number of samples of z
-# For a Toeplitz matrix with first column c, the first column of its inverse has the terms of the power series 1 / c.
+# The first column of a Toeplitz matrix gives the coefficients of a power series c. The first column of the inverse
+# matrix gives the coefficients of 1 / c, called terms below.
 MOST_PRODUCTS = 1 << 26  # maximum number of multiplications for substitution; beyond it, Fourier transforms are used
-LONGEST_SERIES = 1 << 22  # maximum number of terms to compute, or 4 * bands if larger; `_later_norm` bounds the others
+# The number of terms to compute is at most the largest of LONGEST_SERIES, MOST_PRODUCTS / bands and 4 * bands.
+# `_later_norm` bounds the other terms.
+LONGEST_SERIES = 1 << 22
 FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first Fourier transform
 
 
@@ -86,10 +89,10 @@ def _moving_sum(recursion: MovingSum) -> Sizes:
 def _buffers(recursion: Buffers) -> Sizes:
     """Return the sizes for a BLT.
 
-    Let D be the diagonal matrix of decays and 1 the vector of ones. C has the coefficients c_i = scale . D^(i - 1) 1
-    for i >= 1. C^-1 has coefficients of the same form up to a sign, with D - 1 scale^T in place of D. A rounding error
-    in buffer j stays in the buffer and decays with it. It contributes scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t,
-    where b_j is the value of the buffer.
+    Let D be the diagonal matrix of decays and 1 the vector of ones. The first column of C has the entries c_0 = 1 and
+    c_i = scale . D^(i - 1) 1 for i >= 1. The first column of C^-1 has entries of the same form up to a sign, with
+    D - 1 scale^T in place of D. A rounding error in buffer j stays in the buffer and decays with it. Such errors
+    contribute scale_j u |b_j| sqrt(sum_i decay_j^(2i)) to d_t, where b_j is the value of the buffer.
     """
     one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
     decays = np.diag(recursion.decay)
@@ -132,7 +135,10 @@ def _whole(recursion: WholeMatrix) -> Sizes:
 
 
 def _inverse_norm(coefficients: Array, steps: int) -> float:
-    """Return the norm of the first column of T^-1, or an upper bound on this norm if the run is very long."""
+    """Return the norm of the first column of T^-1, or an upper bound on it if the run is very long.
+
+    T is the Toeplitz matrix whose first column has these coefficients.
+    """
     bands = len(coefficients)
     products = max(MOST_PRODUCTS // bands, 1)
     count = min(steps, max(products, LONGEST_SERIES, 4 * bands))
@@ -145,10 +151,11 @@ def _inverse_norm(coefficients: Array, steps: int) -> float:
 def _inverse_series(c: Array, count: int, direct: int) -> Array:
     """Return the first `count` terms y of the power series 1 / c.
 
-    The first `direct` terms are computed by substitution, and each Newton step doubles the number of terms. If n terms
-    are correct, then c y = 1 + x^n e for some series e, and the next n terms are the first n terms of -y e. The Fourier
-    transforms have an error of about u |c| |y|^2, where u is the relative rounding error. This is negligible as long as
-    |c| |y| is far below 1 / u. `check_sizes` ensures this, because it limits `Sizes.rounding`, which is |c| |y|.
+    The first `direct` terms are computed by substitution, and each Newton step doubles the number of terms. Let x be
+    the variable of the series. If n terms are correct, then c y = 1 + x^n e for some series e, and the next n terms are
+    the first n terms of -y e. The Fourier transforms have an error of about u |c| |y|^2, where u is the relative
+    rounding error. This is negligible as long as |c| |y| is far below 1 / u. `check_sizes` ensures this, because it
+    limits `Sizes.rounding`, which is |c| |y|.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -169,10 +176,11 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 def _later_norm(c: Array, series: Array, steps: int) -> float:
     """Return an upper bound on the norm of all terms of the power series 1 / c that come after the terms in `series`.
 
-    Each term depends only on the `bands` terms before it. Split the terms into blocks of n = len(series) terms. Let h
-    be the right-hand side that one block contributes to the equations of the next block. Then the next block is the
-    convolution of `series` and h, and |h| is at most |c|_1 times the norm of the last `bands` terms of the block. So
-    |h| grows by a factor of at most `ratio` from each block to the next.
+    The terms y satisfy the equations sum_r c_r y_{t-r} = 0 for t >= 1, so each term depends only on the `bands` terms
+    before it. Split the terms into blocks of n = len(series) terms. In the equations of a block, move the terms of the
+    previous block to the right-hand side, and call it h. Then the block is the convolution of `series` and h, and |h|
+    is at most |c|_1 times the norm of the last `bands` terms of the previous block. So |h| grows by a factor of at most
+    `ratio` from each block to the next.
     """
     count, bands, total = len(series), len(c), np.abs(c).sum()
     ratio = total * np.abs(series[count - 2 * bands :]).sum()
@@ -185,7 +193,8 @@ def _later_norm(c: Array, series: Array, steps: int) -> float:
 def _gram(matrix: Array, start: Array, count: int) -> Array:
     """Return G = sum_{i < count} M^i s s^T (M^i)^T with O(log count) matrix products.
 
-    If G_m has m terms, then G_{2m} = G_m + M^m G_m (M^m)^T and G_{m+1} = s s^T + M G_m M^T.
+    M is `matrix` and s is `start`. Let G_m be the sum of the first m terms. Then G_{2m} = G_m + M^m G_m (M^m)^T and
+    G_{m+1} = s s^T + M G_m M^T.
     """
     first = np.outer(start, start)
     gram, power = np.zeros_like(first), np.eye(len(start))

@@ -1,15 +1,16 @@
 """Random words by address: each address (row, leaf, block) determines 16 random bytes.
 
-A leaf is one array of the model. Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf
-shape). AES in counter mode turns (row, block) into random words:
+A row is a row of the white noise z, and a leaf is one array of the model. Each leaf has its own AES-256 key,
+HKDF(secret, source, run id, plan, dtype, leaf name, leaf shape). AES in counter mode turns (row, block) into random
+words:
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
 Normals are drawn in tiles of 64. A tile takes 24 blocks in float32 and 32 in float64. In float32, tile i of a row uses
 blocks 24 i, ..., 24 i + 23; all such blocks are below 2^59. Blocks from 2^63 on provide extra words for the far tail
-(see `tail.py`). No two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, the
-advantage in distinguishing the words from true random bits is at most the advantage in breaking AES plus q^2 / 2^129.
-For a million rows of a leaf with a hundred million entries, q^2 / 2^129 is 2^-38.
+(see `tail.py`). No two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, an
+attacker's advantage in distinguishing the words from true random bits is at most the advantage in breaking AES plus
+q^2 / 2^129. For a million rows of a leaf with a hundred million entries, q^2 / 2^129 is 2^-38.
 
 float32 and float64 streams have different keys and therefore unrelated z. If a float32 run and a float64 run shared the
 same z, anyone who saw the outputs of both could learn the difference of their gradients.
@@ -48,7 +49,10 @@ class Source(ABC):
 
     @abstractmethod
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Fill `out`, at most LARGEST bytes, with the blocks of a row of a leaf from block number `block` on."""
+        """Fill `out` with random bytes: the blocks of a leaf and row from block number `block` on.
+
+        `out` has at most LARGEST bytes.
+        """
 
 
 @final
@@ -87,7 +91,7 @@ class Simulation(Source):
         self._keys = [int.from_bytes(key[:16], "little") for key in keys]
 
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Fill `out`. One step of the Philox counter gives two blocks, and `block` is always even."""
+        """Fill `out`. One step of the Philox counter gives two blocks, so `block` must be even, which it always is."""
         philox = np.random.Philox(key=self._keys[leaf], counter=[block // 2, row, 0, 0])
         out.view(np.uint64)[:] = philox.random_raw(len(out) // 8)
 

@@ -86,7 +86,7 @@ def checked_settings(
 def checked_dtype(dtype: DTypeLike | None, is_lattice: bool = False) -> np.dtype[Any]:
     """Return `dtype` as a NumPy dtype; None means int64 for lattice noise and float32 otherwise.
 
-    Raises `InvalidArgument` unless it is int64 for lattice noise, or native float32 or float64 otherwise.
+    Raises `InvalidArgument` unless `dtype` is int64 for lattice noise, or native float32 or float64 otherwise.
     """
     if dtype is None:
         return np.dtype(np.int64 if is_lattice else np.float32)
@@ -123,6 +123,9 @@ def read_state(path: Path, secret: Secret, prepare: Callable[[Header], list[NDAr
 
 
 def check_fits(path: Path, name: str, wanted: object, found: object) -> None:
-    """Raise `Corrupted` if the property `name` of the file is not `wanted`. If `wanted` is None, accept any value."""
+    """Raise `Corrupted` unless `found`, the value in the file, equals `wanted`. None for `wanted` accepts any value.
+
+    `name` is the name of the value for the error message.
+    """
     if wanted is not None and wanted != found:
         raise KIND.corrupted(path, f"it belongs to another {name} ({found}, not {wanted})")

@@ -37,30 +37,32 @@ from antiphase._traceback import without_locals
 class NoiseStream:
     """Generates the noise for the sum of clipped gradients in steps t = 0, 1, ..., for clipping norm 1.
 
-    The noise of step t is noise_std (N z)_t, where z is white noise and N is the noising matrix of the strategy (C^-1
-    for square C). Each entry of z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived
-    from (secret, run id, plan, dtype). Nothing else determines the noise. Sharding, `threads`, `lookahead`,
-    `regenerate`, `file`, saving and replaying do not change a single bit of the noise. Each shard holds only its share
-    of the state. (There is one exception. If each step uses all of z, as for Fourier, N is computed by dense linear
-    algebra, and its last bits depend on the machine and its number of threads.)
+    A leaf is one array of the model. The noise of step t is noise_std (N z)_t, where z is white noise and N is the
+    noising matrix of the strategy (C^-1 for square C). An entry of z depends only on its row of z, its flat index in
+    the whole leaf, and a key derived from (secret, `source`, run id, plan, dtype, leaf name, leaf shape). Sharding,
+    `threads`, `lookahead`, `regenerate`, `file`, saving and replaying do not change a single bit of the noise. (There
+    is one exception. If each step uses all of z, as for Fourier, N is computed by dense linear algebra. The last bits
+    of N then depend on the machine and on its number of threads.) Each shard holds only its share of the state.
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z. This holds up to rounding
-    to `dtype`, and up to tails beyond 53 standard deviations. `Run.report` accounts for these tails. The repeated
-    blocks of Stamped use different rows of z. After the last step, `next` raises an error. The privacy guarantee of the
-    mechanism is for real numbers. It does not account for the rounding of draws and sums to floating point, which is
-    coarser for draws beyond seven standard deviations. The constructor raises `Refused` if the noise does not fit in
-    `dtype`, or if rounding would change z by more than 1/256 of its standard deviation.
+    to `dtype`, and up to tails beyond 53 standard deviations. `Run.report` accounts for these tails. `Stamped`, which
+    repeats the strategy of one block of steps, uses different rows of z in each block. After the last step, `next`
+    raises an error. The privacy guarantee of the mechanism is for real numbers. It does not account for the rounding of
+    draws and sums to floating point, which is coarser for draws beyond seven standard deviations. The constructor
+    raises `Refused` if the noise does not fit in `dtype`, or if rounding would change z by more than 1/256 of its
+    standard deviation.
 
-    **Lattice.** If the mechanism has a `Lattice`, the noise is computed in exact integers instead. The stream returns
-    int64 arrays in units of the lattice's grid, for integer contributions with a norm of at most `lattice.norm`. Each
-    draw of z is exactly distributed as floor(N(0, sigma^2)) with sigma = `lattice.sigma(noise_std)`. The guarantee
-    accounts for all rounding; see docs/lattice-noise.md.
+    **Lattice.** If the mechanism has a `Lattice` (a grid for exact integers), the noise is computed in integers
+    instead. The stream returns int64 arrays in units of the grid. This noise is meant for integer contributions with a
+    norm of at most `lattice.norm`. Each draw of z is exactly distributed as floor(N(0, sigma^2)) with sigma =
+    `lattice.sigma(noise_std)`. The guarantee accounts for all rounding; see docs/lattice-noise.md.
 
     Anyone who knows the secret or the state of the stream can subtract the noise. Store both apart from the model.
 
     Args:
         plan: a Plan or a Mechanism.
-        leaves: list of shapes, or {name: Leaf(global_shape, region)} for a shard.
+        leaves: list of the shapes of the model's arrays; or, for a shard, {name: Leaf(global_shape, region)} with the
+            region of each array that the shard holds.
         secret: secret from `Secret.generate()`, or from `Secret.insecure(42)` in tests.
         run_id: name of the training run, different for every run. Two runs with the same secret, run id and plan (or
             plans that extend the same plan) have the same noise. Anyone who sees both runs learns the difference of
@@ -74,16 +76,16 @@ class NoiseStream:
             has more than 257 bands, but at most max(bands - 1, 1).
         source: "aes", or "simulation" for a generator that is not cryptographic.
         regenerate: for BandedInverse, draw old rows of z again in each step instead of storing bands - 1 buffers.
-        file: path for strategies that use all of z in each step, such as Fourier and the full tree. The noise of all
-            steps is then stored in a file next to this path, instead of in memory. The file is not encrypted; only its
-            owner can read it.
+        file: path for strategies that use all of z in each step, such as Fourier and Tree with the full decoder. The
+            noise of all steps is then stored in a file next to this path, instead of in memory. The file is not
+            encrypted; only its owner can read it.
         start_step: first step to generate. The stream recomputes the state before this step by replaying earlier steps.
-            It replays no steps for Identity and for strategies that use all of z in each step, the last bands - 1 steps
-            for BandedInverse, at most the steps of the same block for Stamped, and all earlier steps for all other
-            strategies.
+            How many steps it replays depends on the strategy. Identity, and strategies that use all of z in each step,
+            need none. BandedInverse needs at most the last bands - 1 steps, and Stamped at most the steps of the same
+            block. All other strategies need all earlier steps.
         first: the plan or mechanism that `plan` extends, if `plan` does not record it. A tree can be extended only
             before its last step is released, unless its number of steps is a power of two. The constructor does not
-            check this.
+            check whether that step has been released.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 2), ap.SingleParticipation(), noise_std=1.0)
@@ -229,7 +231,7 @@ class NoiseStream:
             self._save(Path(path))
 
     def _save(self, path: Path) -> None:
-        ahead = self._engine.finish_ahead()  # the state already includes this step, so save its noise too
+        ahead = self._engine.finish_ahead()  # if not None, the state includes this step, so save its noise too
         place = {"step": self.step, "made": self._engine.correlator.made, "exponent": self._engine.exponent}
         place |= {} if ahead is None else {"ahead": True}
         names = {"plan": self._origin.fingerprint, "root": self._origin.root}
@@ -292,7 +294,7 @@ class NoiseStream:
         return stream
 
     def _continues(self, plan: Any, run_id: str, source: SourceName = "aes") -> bool:
-        """Return True if a new stream with these arguments and the same leaves and dtype would have the same noise."""
+        """Return True if a new stream with these arguments, and this stream's leaves and dtype, has the same noise."""
         mine = (self._origin.root, self._settings.run_id, self._settings.source)
         return mine == (origin_of(plan).root, run_id, source)
 
@@ -309,7 +311,10 @@ class NoiseStream:
 
 @final
 class _Addition:
-    """Adds the noise of a part to the buffers. The constructor checks all buffers before any is changed."""
+    """Adds the noise of a part (a range of the stream's entries) to the caller's buffers.
+
+    The constructor checks all buffers before any of them is changed.
+    """
 
     def __init__(self, layout: Layout, dtype: np.dtype[Any], buffers: Sequence[NDArray[Any]]) -> None:
         shapes = [leaf.shape for leaf in layout.leaves]
@@ -326,14 +331,16 @@ class _Addition:
             _check_buffer(buffer, dtype)
         places = sorted((buffer.ctypes.data, buffer.ctypes.data + buffer.nbytes) for buffer in buffers if buffer.size)
         if any(stop > start for (_, stop), (start, _) in pairwise(places)):
-            raise InvalidArgument("Two of the buffers share memory.", hint="pass shared weights as one leaf")
+            raise InvalidArgument(
+                "Two of the buffers passed to NoiseStream.add_to share memory.", hint="pass shared weights as one leaf"
+            )
         self._layout = layout
         # Convert to plain arrays: after reshape, a subclass such as np.matrix stays two-dimensional, and noise added to
         # a slice of it would be broadcast.
         self._flats = [np.asarray(buffer).reshape(-1) for buffer in buffers]
 
     def __call__(self, part: Part, noise: Noise) -> None:
-        """Add the noise of a part."""
+        """Add the noise of a part to the buffer entries of this part."""
         for piece in self._layout.pieces(part):
             here = self._flats[piece.leaf][piece.start : piece.stop]
             added = noise[piece.done : piece.done + piece.stop - piece.start]

@@ -10,16 +10,16 @@ one pair in 2^b. Such a pair gets 2048 more bits, which form an integer X, and
 
 This splits the smallest cell into 2^2048 cells, and the radius can reach 54.11 (float32) or 53.98 (float64). At the
 upper end s of every cell, P(u <= s) = s. The upper end of the split cell, u = 2^-b, has a radius just below 9.35
-(float32) or 8.58 (float64), so larger draws come from the small cells only. For t above these values, a draw therefore
-exceeds t in absolute value with the same probability as a normal number. The only exception is t near the largest draw,
-where the width of the last cell, next to u = 0, matters.
+(float32) or 8.58 (float64), so larger draws come only from the 2^2048 small cells. For t above these values, a draw
+therefore exceeds t in absolute value with the same probability as a normal number. The only exception is t near the
+largest draw, where the width of the last cell, next to u = 0, matters.
 
 **Addresses.** The entries of a leaf (an array of the model) are divided into tiles of 64 entries, that is, 32 pairs. A
 row of z is generated with the key of the leaf, which gives a numbered sequence of AES blocks for each row. Pair p of
 tile i takes its extra bits from 16 blocks of that sequence, starting with block 2^63 + 16 (32 i + p). A leaf has at
-most 2^60 entries, that is, 2^59 pairs, and the blocks that give the ordinary words of its pairs are below 2^59. So no
-block is ever used for two purposes. The extra bits depend only on the pair's address. They therefore depend neither on
-how a leaf is sharded nor on how often a pair is generated.
+most 2^60 entries, that is, 2^59 pairs. The blocks that give the ordinary words of its pairs have numbers below 2^59. So
+no block is ever used for two purposes. The extra bits depend only on the pair's address. They therefore depend neither
+on how a leaf is sharded nor on how often a pair is generated.
 
 **Missing mass.** All u below 2^-(b + 2048) fall into the last cell and give the same draw. Take an ideal vector z of
 normals, computed from real-valued u. Round each pair as the kernels do, but leave pairs with u in the last cell

@@ -1,4 +1,4 @@
-"""A pool of threads that process the parts of a step."""
+"""A pool of threads that process the parts of a step, which are ranges of entries of the noise vector."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class Started:
 
 @final
 class Team(Generic[W]):
-    """A pool of threads. Each thread has its own worker, an object with buffers. The calling thread uses the first one.
+    """A pool of threads. Each thread has its own worker, an object with buffers.
+
+    The calling thread is one of them and uses the first worker.
 
     NumPy, Numba kernels and AES release the GIL while they process a part, so the threads run in parallel.
     """

@@ -1,10 +1,14 @@
-"""The online tree correlator. Its state holds the estimates of completed nodes whose parents are not complete.
+"""The correlator of the online tree.
 
-Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the step, then
-one for each other node that the step completes. A longer tree draws the same rows for the same nodes, except at the
-last step of a tree whose number of steps is not a power of two. That step also completes nodes that would cover later
-steps in a longer tree. The noise of these nodes must not be used again for the longer sums, so such a tree can be
-extended only before its last step.
+The leaves of a binary tree are the steps. A node stands for the sum of the steps below it, and its estimate is the
+noise of this sum. A step completes a node if it is the last step of the run below the node. The state holds the
+estimates of the completed nodes whose parents are not yet complete.
+
+Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t), where popcount counts the bits
+that are set. One row is for the leaf of the step, and one for each other node that the step completes. A longer tree
+draws the same rows for the same nodes, except at the last step of a tree whose number of steps is not a power of two.
+That step also completes nodes that would have later steps below them in a longer tree. The noise of these nodes must
+not be used again for the longer sums, so such a tree can be extended only before its last step.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ class TreeCorrelator(Correlator):
     """Computes node <- w z + (1 - w) (left + node) for each level that a step completes.
 
     On the right-hand side, node and left are the estimates of the children of the new node. If there is only one child,
-    left is absent. The weight of the new node's own noise z is w. The noise of the step is the estimate of the highest
-    completed node minus the stored estimates that it replaces.
+    left is absent. z is the row of white noise drawn for the new node, and w is its weight. The noise of the step is
+    the estimate of the highest node that the step completes, minus the stored estimates that this estimate replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """

@@ -1,5 +1,6 @@
-"""The correlator for strategies in which each output uses all of z: Fourier, the full tree and non-triangular matrices.
+"""The correlator for strategies in which each output uses all of the white noise z.
 
+These are Fourier, Tree with the full decoder, and matrices that are not lower triangular.
 The noise of all steps is computed in the first step. This takes as many model-sized buffers as there are steps, in
 memory or in a file. The noising matrix N is computed with NumPy's linear algebra, so the last bits of N (but not of the
 white noise z) may depend on the machine. Resume such a run on the same kind of machine.
@@ -19,7 +20,7 @@ from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Sc
 from antiphase.strategies import WholeMatrix
 
 BLOCK = 32  # number of steps computed at once
-LARGEST_SCRATCH = 1 << 21  # maximum number of bytes of all rows of z, restricted to one part
+LARGEST_SCRATCH = 1 << 21  # maximum number of bytes of all rows of z, restricted to one part (a range of entries)
 DOUBLE = np.dtype(np.float64)
 
 
@@ -49,7 +50,7 @@ class WholeCorrelator(Correlator):
         return self.recursion.steps
 
     def prepare(self) -> None:
-        """Load N if the noise has not been computed yet."""
+        """Compute N if the noise has not been computed yet."""
         self._matrix = padded(self.recursion.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:

@@ -1,6 +1,7 @@
 """The position of each entry of a stream in the model's arrays (leaves), and the random generator of each thread.
 
-A part is a range of entries of the stream. A stretch is a contiguous range of entries of a flattened whole leaf.
+A stream has one entry for each entry of the regions of all leaves. The region of a leaf is what this process holds of
+it. A part is a range of entries of the stream. A stretch is a contiguous range of entries of a flattened whole leaf.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import numpy as np
 from antiphase._noise.correlator import Noise, Part, Scratch, White
 from antiphase._noise.leaves import Leaf, Stretches, Walk
 
-MOST_CACHED = 64  # maximum length of a part's list of stretches to cache; longer lists are computed again each time
+MOST_CACHED = 64  # a part's list of stretches is cached up to this length; a longer list is computed again each time
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """The entries that a part has in common with a leaf: entries `start` to `stop - 1` of the leaf's region.
+    """The entries that a part has in common with leaf number `leaf`: entries `start` to `stop - 1` of its region.
 
-    The first of them is entry `done` of the part.
+    Entry `start` of the region is entry `done` of the part.
     """
 
     leaf: int
@@ -55,7 +56,10 @@ class Layout:
         return self._pieces[part]
 
     def stretches(self, part: Part) -> list[tuple[int, int, Stretches]]:
-        """Return a list of (offset in the part, leaf, stretches of the leaf) that covers all entries of a part."""
+        """Return the stretches that contain the entries of a part, as a list of (offset, leaf, stretches).
+
+        The offset is the index in the part of the first entry of the stretches. `leaf` is the number of the leaf.
+        """
         found = self._stretches.get(part)
         if found is None:
             found = list(self._find_stretches(part))
@@ -84,13 +88,13 @@ class Layout:
 
 
 class DrawSource(Protocol):
-    """Generates z by address: `Normals`, or `ExactDraws` for lattice noise."""
+    """Generates white noise z by address (leaf, row, index): `Normals`, or `ExactDraws` for lattice noise."""
 
     def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
-        """Fill `out` with z for the entries of the flattened whole leaf from `start` on."""
+        """Fill `out` with a row of z, for the entries of the flattened whole leaf from `start` on."""
 
     def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        """Fill row i of `out` with z for the entries of the flattened whole leaf from start + i * stride on."""
+        """Fill out[i] with a row of z, for the entries of the flattened whole leaf from start + i * stride on."""
 
 
 @final
