@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from antiphase._samplers import Sampler
     from antiphase._secret import Secret
 
-Pattern = tuple[int, ...]
+Pattern = tuple[int, ...]  # the steps in which an example takes part, in ascending order
 SMALLEST_RATE = 5e-324  # the smallest positive float
 
 
@@ -23,7 +23,7 @@ class Participation(ABC):
     @property
     @abstractmethod
     def worst_case(self) -> Deterministic:
-        """A deterministic participation that allows every pattern of this one; `self` if this one is deterministic."""
+        """A deterministic participation that allows every pattern that can occur; `self` if it is deterministic."""
 
     @abstractmethod
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -55,7 +55,7 @@ class Participation(ABC):
 
     @property
     def sampling_groups(self) -> int | None:
-        """Number of groups, if groups take turns and each step draws a new sample from one group; otherwise None."""
+        """Number of groups, if groups of examples take turns and each step draws a sample from one; otherwise None."""
         return None
 
     def step_probability(self) -> float:
@@ -77,7 +77,7 @@ class Participation(ABC):
         """Return a sampler whose batches keep this promise: `sampler.batch(step)` returns (indices, mask).
 
         **Guarantee**: see the docstring of the sampler's class. All samplers support zero-out adjacency;
-        `sampler.independent_assignment` says whether this one also supports add-or-remove.
+        `sampler.independent_assignment` says whether the returned sampler also supports add-or-remove.
 
         Args:
             examples: number of examples to sample from, or of users for user-level privacy. They are numbered from 0.
@@ -99,7 +99,7 @@ class Participation(ABC):
 
 
 class Deterministic(Participation):
-    """A participation defined by a set of allowed patterns, which are sets of steps in which an example takes part.
+    """A participation that is defined by the patterns (sets of steps) in which an example may take part.
 
     Every subset of an allowed pattern is also allowed.
     """
@@ -111,19 +111,19 @@ class Deterministic(Participation):
 
     @abstractmethod
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield all maximal patterns, which allow no further step. Their number can be exponential in `steps`."""
+        """Yield all maximal patterns: no step can be added to them. Their number can be exponential in `steps`."""
 
     @abstractmethod
     def largest_count(self, steps: int) -> int:
-        """Return k, the largest number of participations within `steps` steps."""
+        """Return k, the largest number of participations of one example within `steps` steps."""
 
     @abstractmethod
     def spacing(self, steps: int) -> int:
-        """Return the nominal distance between participations in steps: the epoch length or the minimum separation."""
+        """Return the nominal number of steps between participations: the epoch length or the minimum separation."""
 
     @property
     def exact_spacing(self) -> int:
-        """The epoch length if participations are always exactly one epoch apart; otherwise 1."""
+        """The epoch length if participations of an example are always exactly one epoch apart; otherwise 1."""
         return 1
 
     @property

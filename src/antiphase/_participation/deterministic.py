@@ -86,7 +86,8 @@ class FixedEpochs(Deterministic):
 
     The literature calls this (k, b)-participation.
 
-    A run with fewer than epochs x steps_per_epoch steps truncates the patterns. A longer run raises an error.
+    If a run has fewer than epochs x steps_per_epoch steps, the patterns end at its last step. If a run has more, an
+    error is raised.
 
     Args:
         epochs: number of epochs, k.
@@ -168,7 +169,7 @@ class ShuffledEpochs(Deterministic):
         store_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield every choice of one step from each (possibly truncated) epoch."""
+        """Yield every choice of one step from each epoch. The last epoch may be incomplete."""
         _check_fits(self, steps)
         b = self.steps_per_epoch
         return product(*(range(start, min(start + b, steps)) for start in range(0, steps, b)))

@@ -238,15 +238,15 @@ class PoissonMinSeparation(Participation):
     """Poisson sampling in which an example becomes eligible again `separation` steps after it was last drawn.
 
     In each step, every eligible example is drawn independently with probability `rate`. Without a warm start, all
-    examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start, each
-    example begins in the stationary state, as if training had always been running. Every step then draws a given
-    example with the same overall probability, rate / (1 + (separation - 1) * rate).
+    examples are eligible in step 0, so the first batches are larger than the later ones. A warm start draws at random
+    when each example becomes eligible, from the stationary distribution, as if training had always been running. Every
+    step then draws a given example with the same overall probability, rate / (1 + (separation - 1) * rate).
 
     Args:
         separation: smallest difference between two steps in which an example takes part, b >= 1.
         rate: sampling probability of an eligible example, in (0, 1].
         max_batch: size to which batches are truncated and padded; None keeps their random size.
-        warm_start: True if examples begin in the stationary state.
+        warm_start: whether to use a warm start.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification).
     """

@@ -1,8 +1,8 @@
-"""Samplers, which draw the batches of a participation.
+"""Samplers, which draw the batches of a run so that they keep the promise of its participation.
 
-The same arguments give the same batches on every machine. Random numbers come from AES-256 in counter mode. Each random
-decision uses a fixed number of 128-bit draws and only integer arithmetic on them. Every key depends on the format
-number, `stream.FORMAT`.
+A sampler with the same arguments draws the same batches on every machine. Random numbers come from AES-256 in counter
+mode. Each random decision uses a fixed number of 128-bit draws, and only integer arithmetic. Every AES key depends on
+the format number, `stream.FORMAT`.
 """
 
 from antiphase._samplers.base import Batch, Sampler, shard

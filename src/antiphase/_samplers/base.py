@@ -27,14 +27,14 @@ class Batch(NamedTuple):
 class Sampler(ABC):
     """Draws the batch of any step, as a pure function of (participation, examples, steps, secret, step).
 
-    The indices of a batch are sorted and distinct. An empty batch is an empty array. With `max_batch` the arrays have
-    exactly that length: smaller batches are padded (index 0, mask False), and larger batches are truncated to a
-    uniformly random subset.
+    The indices of a batch are sorted and distinct. An empty batch is an empty array. If the participation has a
+    `max_batch`, the arrays of a batch have exactly that length: smaller batches are padded (index 0, mask False), and
+    larger batches are truncated to a uniformly random subset.
 
-    **Guarantee**: the steps of every example form a pattern that `participation.worst_case` allows. The examples that
+    **Guarantee**: every example takes part in a set of steps that `participation.worst_case` allows. The examples that
     `max_batch` drops depend only on the secret and the step, never on the data. Under zero-out adjacency, truncation
-    therefore does not change a guarantee without amplification. Amplified accounting includes the cost of batches that
-    overflow.
+    therefore does not change a guarantee that uses no amplification by sampling. A guarantee that uses amplification
+    includes the cost of truncation.
 
     Attributes:
         participation: the participation that the batches follow.
@@ -70,7 +70,7 @@ class Sampler(ABC):
 
     @without_locals
     def batch(self, step: int) -> Batch:
-        """Return the batch of `step`, in [0, steps)."""
+        """Return the batch of `step`, an integer in [0, steps)."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < self.steps:
             raise invalid(
                 f"{self._name}.sampler.batch",

@@ -26,13 +26,14 @@ class Bernoulli:
     binomial distribution. Then a uniformly random subset of that size is drawn. The result has the same distribution as
     independent coin flips, at a cost proportional to the number of heads.
 
-    **Guarantee**: the probability of each outcome of each draw is accurate to 2^-128. The total variation distance from
-    independent coins with probability `rate` is less than 2^-80 for each head drawn. The coin of position i depends
-    only on (secret, address, i), not on the population.
+    **Guarantee**: whenever a number of heads or a position is drawn, the probability of each outcome is accurate to
+    2^-128. The total variation distance from independent coins with probability `rate` is less than 2^-80 for each head
+    drawn. The coin of position i depends only on (secret, address, i), where `address` is an argument of `heads`. The
+    coin does not depend on the number of positions.
 
     Args:
-        secret: as for `DrawStream`.
-        labels: as for `DrawStream`.
+        secret: secret from which all random numbers are derived.
+        labels: labels of the random numbers, as for `DrawStream`. Different labels give independent coins.
         rate: probability of heads, in [0, 1].
     """
 

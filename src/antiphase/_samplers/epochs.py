@@ -32,13 +32,13 @@ class CycleSampler(Sampler):
 
     **Guarantee**: participations of an example are exactly `period` steps apart, so an example takes part at most
     ceil(steps / period) times. Every participation in the table allows such patterns. Batch sizes differ by at most
-    one. Zero-out and replace adjacency are supported, because the slot of an example depends only on the secret and its
-    id (see `Slots`). Add-or-remove is supported only if all other examples keep their ids. The accounting does not rely
-    on this condition, so it covers add-or-remove for EveryStep only. The accounting uses no amplification, so the order
-    may be public.
+    one. Zero-out and replace adjacency are supported, because the slot of an example depends only on the secret and the
+    example's id (see `Slots`). Add-or-remove is supported only if all other examples keep their ids. The accounting
+    does not rely on this condition, so under add-or-remove it covers EveryStep only. The accounting does not assume
+    that the slots are secret, because it uses no amplification by sampling.
 
-    The sampler is not extendable if the period depends on the number of steps: for SingleParticipation, and for
-    MinSeparation with max_participations.
+    For SingleParticipation, and for MinSeparation with max_participations, the period depends on the number of steps.
+    A longer run would then have different batches, so `extendable` is False.
     """
 
     def __init__(self, participation: Deterministic, examples: int, steps: int, secret: Secret) -> None:
@@ -57,8 +57,8 @@ class ShuffledEpochsSampler(Sampler):
     """Shuffles all examples in every epoch and splits them into steps_per_epoch batches.
 
     **Guarantee**: each example takes part once per epoch. The order of each epoch is uniformly random and independent
-    of other epochs. Batch sizes differ by at most one. Zero-out and replace adjacency are supported, but not
-    add-or-remove, because adding an example changes the whole order.
+    of the orders of other epochs. Batch sizes differ by at most one. Zero-out and replace adjacency are supported, but
+    not add-or-remove, because adding an example changes the whole order.
 
     The first batch of an epoch shuffles all examples. All other batches of the epoch are slices of the result.
     """
@@ -90,9 +90,10 @@ class ShuffledEpochsSampler(Sampler):
 class BallsInBinsSampler(Sampler):
     """Assigns each example to a random bin once. The batch of step t is bin t mod steps_per_epoch.
 
-    **Guarantee**: each example has one bin for the whole run. Bins are uniform and independent, as the privacy analysis
-    of balls-in-bins batching assumes. Supports zero-out adjacency and, without `max_batch`, add-or-remove. With
-    `max_batch`, bins do not change, and the examples to drop are drawn independently in each step.
+    **Guarantee**: each example has one bin for the whole run. The bins of all examples are uniform and independent, as
+    the privacy analysis of balls-in-bins batching assumes. Supports zero-out adjacency and, without `max_batch`,
+    add-or-remove. With `max_batch`, an example keeps its bin, and the examples to drop are drawn independently in each
+    step.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.
     """

@@ -18,14 +18,14 @@ class Slots:
 
     Ids are split into blocks of `period` consecutive ids. The ids of a block go to different slots, in a uniformly
     random order that is drawn for each block. The sizes of the slots therefore differ by at most one, and adding ids at
-    the end does not move any other id.
+    the end does not move any other id to a different slot.
 
     **Guarantee**: the slot of id i is uniform and depends only on (secret, i). Ids from different blocks are assigned
     independently; ids from the same block are in different slots.
 
     Args:
-        secret: as for `DrawStream`.
-        labels: as for `DrawStream`.
+        secret: secret from which the random order of each block is derived.
+        labels: labels of the random numbers, as for `DrawStream`. Different labels give independent assignments.
         examples: number of examples.
         period: number of slots.
     """
@@ -56,14 +56,14 @@ class Slots:
 
 @final
 class Groups:
-    """An independent random assignment of examples to groups. Example i uses draw i of a `DrawStream`.
+    """An independent random assignment of examples to groups: draw i of a `DrawStream` decides the group of example i.
 
-    **Guarantee**: the group of an example depends only on (secret, example id). Groups are independent across examples
-    and uniform: the probability of each group is accurate to 2^-128.
+    **Guarantee**: the group of an example depends only on (secret, example id). The groups of different examples are
+    independent. Each group is equally probable, with an error of at most 2^-128.
 
     Args:
-        secret: as for `DrawStream`.
-        labels: as for `DrawStream`.
+        secret: secret from which the groups are derived.
+        labels: labels of the random numbers, as for `DrawStream`. Different labels give independent assignments.
         examples: number of examples.
         count: number of groups.
     """

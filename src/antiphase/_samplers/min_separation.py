@@ -20,10 +20,10 @@ LONGEST_SEPARATION = 2**20  # the table of waiting times has as many rows as the
 
 
 class Window(NamedTuple):
-    """The participations in a window of `separation` consecutive steps.
+    """The examples that take part in a window of `separation` consecutive steps, and their steps.
 
-    `ids[i]` joins at step `offsets[i]` of the window. `order[starts[j] : starts[j + 1]]` are the positions i of the
-    examples that join at offset j.
+    Example `ids[i]` takes part in step `offsets[i]` of the window, counted from 0. `order[starts[j] : starts[j + 1]]`
+    lists every i with `offsets[i] == j`.
     """
 
     ids: Ids
@@ -36,30 +36,31 @@ class Window(NamedTuple):
 class PoissonMinSeparationSampler(Sampler):
     """Draws each eligible example with probability `rate`; a drawn example is eligible again `separation` steps later.
 
-    The steps of each example are an independent renewal process. The sampler draws this process in windows of b =
-    separation steps. An example joins at most once per window:
+    The steps in which an example takes part are a renewal process, independent of all other examples. The sampler draws
+    this process in windows of b = separation steps. An example takes part at most once per window, at an offset that is
+    counted from the first step of the window:
 
-    1. An example becomes eligible at the offset at which it joined in the previous window, or at offset 0 if it did not
-       join. It then waits for a geometrically distributed time. This distribution is memoryless, so each window can
-       draw a new time.
+    1. An example that took part at offset j of the previous window becomes eligible at offset j. All other examples are
+       eligible from offset 0 on. An eligible example waits for a geometrically distributed number of steps before it
+       takes part. This distribution is memoryless, so each window can draw a new waiting time.
     2. The sampler draws the set of examples whose waiting time is below b, by independent coins with probability
        1 - (1 - rate)^b. Then it draws the waiting times of these examples.
-    3. It keeps the examples for which the offset plus the waiting time falls inside the window.
+    3. It keeps the examples for which the offset of becoming eligible plus the waiting time is below b.
 
     The cost is proportional to the number of participations.
 
-    With a cold start, every example is eligible in step 0. A warm start draws the stationary state instead. An example
-    is then eligible with probability 1 / (1 + (b - 1) * rate). Otherwise it becomes eligible after a number of steps
-    that is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability,
-    rate / (1 + (b - 1) * rate).
+    With a cold start, every example is eligible in step 0. With a warm start, the state of each example is drawn from
+    the stationary distribution: with probability 1 / (1 + (b - 1) * rate), the example is eligible in step 0. Otherwise
+    it becomes eligible after a number of steps that is uniform in 1, ..., b - 1. Each step then draws a given example
+    with the same probability, rate / (1 + (b - 1) * rate).
 
-    **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with probability
-    `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out adjacency and, without
-    `max_batch`, add-or-remove. With `max_batch`, a dropped example waits as if it had taken part. Before truncation,
-    the draws of different examples are therefore independent.
+    **Guarantee**: two participations of an example are at least `separation` steps apart. An eligible example joins
+    with probability `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out
+    adjacency and, without `max_batch`, add-or-remove. An example that `max_batch` drops waits as if it had taken part.
+    Before truncation, the draws of different examples are therefore independent.
 
-    Each window is computed from the previous one, and the last two are cached. Consecutive steps take time proportional
-    to their batch size. A resumed run recomputes all earlier windows once.
+    Each window is computed from the previous one, and the last two are cached. If batches are requested in the order of
+    the steps, each takes time proportional to its size. A resumed run recomputes all earlier windows once.
     """
 
     def __init__(self, participation: PoissonMinSeparation, examples: int, steps: int, secret: Secret) -> None:
@@ -90,7 +91,7 @@ class PoissonMinSeparationSampler(Sampler):
         return chosen
 
     def _window(self, number: int) -> Window:
-        # `_cached` is replaced in one assignment. Threads that race therefore only repeat the same work.
+        # `_cached` is replaced in one assignment. If two threads call this at once, they only do the same work twice.
         cached = self._cached
         before = [item for item in cached if item[0] <= number]
         at, window = max(before, key=_number) if before else (-1, self._start())
@@ -106,7 +107,7 @@ class PoissonMinSeparationSampler(Sampler):
 
         ids = self._waiting.heads(0, self.examples)
         waits = 1 + self._waits.decide(uniform_integers, max(1, self._separation - 1), 0, ids.size)
-        return Window(ids, waits.astype(np.int32), ids, ids)  # lies before step 0, so `_draw` never uses it
+        return Window(ids, waits.astype(np.int32), ids, ids)  # this window lies before step 0, so `_draw` never uses it
 
     def _next(self, number: int, before: Window) -> Window:
         from antiphase._kernels import group_by_key, invert_cdf, join_window

@@ -1,7 +1,7 @@
 """Random bits for samplers: AES-256 in counter mode, with a key derived from a `Secret`.
 
-A stream maps (address, number) to 128 random bits. The address is a step, an epoch or 0. The number counts AES blocks
-and is often an example id. Any part of a stream can be read without generating the parts before it.
+A stream maps (address, number) to 128 random bits. The address is a step, an epoch or 0. The number is often an example
+id; AES encrypts the two as one block. Any part of a stream can be read without generating the parts before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from antiphase._errors import AntiphaseError
 from antiphase._secret import Secret
 
-FORMAT = 1  # part of every key; change it whenever the output of a sampler changes
+FORMAT = 1  # every key is derived from it; change it whenever the output of a sampler changes
 BLOCK_BYTES = 16
 CHUNK = 2**15  # draws computed at once
 Labels = tuple[int | str, ...]
@@ -32,9 +32,9 @@ class DrawStream:
 
     Args:
         secret: secret from which the key is derived.
-        labels: the name of the participation, the parameters that determine its draws, and the purpose of the stream.
-            They do not contain the number of steps, unless the sampler is not extendable. A longer run therefore begins
-            with the same batches.
+        labels: the name of the participation (or class), the parameters that determine the draws, and a purpose.
+            For a sampler with `extendable=True`, the labels do not depend on the number of steps, so a longer run
+            begins with the same batches.
     """
 
     __slots__ = ("_key",)
@@ -43,9 +43,9 @@ class DrawStream:
         self._key = secret.derive("sampler", FORMAT, *labels)
 
     def draws(self, address: int, count: int, first: int = 0) -> Draws:
-        """Return the draws with numbers `first` to `first + count - 1` at `address`.
+        """Return the draws with numbers `first` to `first + count - 1` at `address`, shape (count, 2).
 
-        The array has the shape (count, 2), with rows (high, low).
+        Each row is one draw, as two 64-bit words (high, low).
         """
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -56,7 +56,7 @@ class DrawStream:
         return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
 
     def draws_at(self, address: int, numbers: Ids) -> Draws:
-        """Return the draws with the given numbers at `address`, in the given order and in the format of `draws`."""
+        """Return the draws with the given numbers at `address`, in the given order. Rows are as in `draws`."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import ECB

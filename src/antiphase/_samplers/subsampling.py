@@ -22,8 +22,8 @@ class PoissonSampler(Sampler):
 
     **Guarantee**: participations are independent across examples and steps, to the accuracy of `Bernoulli`. Zero-out
     and add-or-remove adjacency are supported. With `max_batch`, add-or-remove requires the accounting for truncated
-    Poisson sampling. That accounting assumes that a full batch keeps a uniformly random subset of the drawn examples,
-    which this sampler does.
+    Poisson sampling. That accounting assumes that a truncated batch is a uniformly random subset of the drawn examples,
+    as it is here.
 
     Drawing a batch takes time proportional to its size.
     """
@@ -41,11 +41,12 @@ class PoissonSampler(Sampler):
 class CyclicPoissonSampler(Sampler):
     """Assigns each example to a random group once. Members of group t mod groups join step t with probability `rate`.
 
-    **Guarantee**: groups are independent and uniform, and members join independently. The distance between two
-    participations of an example is a multiple of `groups`. Each step draws a Poisson sample from one group. Supports
-    zero-out adjacency and, without `max_batch`, add-or-remove.
+    **Guarantee**: the groups of all examples are uniform and independent. Each step draws a Poisson sample from one
+    group. The distance between two participations of an example is a multiple of `groups`. Supports zero-out adjacency
+    and, without `max_batch`, add-or-remove.
 
-    The first batch assigns all examples to groups. Each later batch takes time proportional to its size.
+    When the first batch is drawn, all examples are assigned to groups. Each later batch takes time proportional to its
+    size.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2 and Thm 4.
     """
@@ -66,10 +67,11 @@ class CyclicPoissonSampler(Sampler):
 class FixedSizeSampler(Sampler):
     """Draws a uniformly random subset of batch_size examples from group t mod groups in step t.
 
-    **Guarantee**: draws are independent across steps. Each group has examples // groups members, or one more. The
-    largest sampling probability is therefore batch_size / (examples // groups). The group of an example depends only on
-    (secret, example id), so replacing an example does not move any other example. Replace adjacency is supported.
-    Add-or-remove is not, because an added example can displace a different example from the batch.
+    **Guarantee**: draws are independent across steps. Each group has examples // groups members, or one more. A step
+    therefore draws an example with probability at most batch_size / (examples // groups). The group of an example
+    depends only on (secret, example id), so replacing an example does not move any other example to a different group.
+    Replace adjacency is supported. Add-or-remove is not, because an added example can displace a different example from
+    the batch.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """

@@ -1,8 +1,8 @@
 """Discrete distributions as tables of 128-bit cumulative thresholds, computed without hardware floating point.
 
 A random draw u in [0, 2^128) maps to the number of thresholds that are at most u. The error of each probability is at
-most 2^-128, for any rate. Probabilities are computed as decimals with 400 digits. They are then converted to integers
-in units of 2^-256, which are called masses.
+most 2^-128, for any rate. Probabilities are computed as decimals with 400 digits. They are then converted to masses:
+integers in units of 2^-256. In a table, each row is one threshold, as two 64-bit words (high, low).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-# For a rate of 2^-1074, the smallest float64, 1 - rate differs from 1 only in the 324th digit. 400 digits leave room.
+# For a rate of 2^-1074, the smallest float64, 1 - rate differs from 1 only from the 324th digit on, so 400 suffice.
 PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
 MEAN_COUNT = 8
 LARGEST_BLOCK = 2**40
@@ -22,13 +22,13 @@ _NEGLIGIBLE = 2**126  # a probability of 2^-130, in units of 2^-256
 
 
 def block_size(rate: Decimal) -> int:
-    """Return the number of positions in a block of `Bernoulli`, so that about MEAN_COUNT of them show heads."""
+    """Return the number of coins in a block of `Bernoulli`. On average, about MEAN_COUNT of them show heads."""
     with localcontext(PRECISE):
         return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
 
 
 def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
-    """Return the table of the number of successes in `trials` trials with probability `rate`, shape (thresholds, 2).
+    """Return the table for the number of successes in `trials` trials with probability `rate`, shape (thresholds, 2).
 
     >>> binomial(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.25, 0.75])
@@ -38,7 +38,7 @@ def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
 
 
 def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
-    """Return the table of the number of failures before the first success, given that there are fewer than `length`.
+    """Return the table for the number of failures before the first success, given that it is less than `length`.
 
     >>> truncated_geometric(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.66666667])
@@ -57,8 +57,9 @@ def at_least_once(trials: int, rate: Decimal) -> Decimal:
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
     """Return the stationary probability that an example is not eligible under `PoissonMinSeparation`.
 
-    Let pi(r) be the stationary probability that an example becomes eligible in r steps, where r = 0 means that it is
-    eligible now. The balance equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
+    A drawn example becomes eligible again `separation` steps later. Let pi(r) be the stationary probability that an
+    example becomes eligible in r steps, where r = 0 means that it is eligible now. The balance equations give
+    pi(r) = rate * pi(0) for r = 1, ..., separation - 1. The sum of all pi(r), including pi(0), is 1.
     """
     with localcontext(PRECISE):
         waits = (separation - 1) * rate
@@ -83,9 +84,9 @@ def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
 
 
 def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
-    """Return floor(2^128 * cumulative probability) as rows (high, low) of 64-bit words.
+    """Return floor(2^128 * cumulative probability) for the outcomes 0, 1, 2, ..., one row (high, low) each.
 
-    The table ends where the remaining mass is negligible. Draws above the last threshold get that mass.
+    The table ends where the remaining mass is negligible. That mass goes to the outcome after the last threshold.
     """
     rows, total = [], 0
     for mass in masses:

@@ -54,8 +54,8 @@ class UserIndex:
     **Guarantee**: the sampler draws users, so the participation holds for users. With `max_examples`, a user with more
     examples contributes a uniformly random subset of that size, drawn independently for every step and user. Examples
     with equal ids belong to the same user. Missing ids and ids of several types raise an error, because one user might
-    then count as several. The guarantee compares data sets in which only one user's data differ, and all users have the
-    same numbers. It does not cover what the order of the users reveals.
+    then count as several. The guarantee compares two data sets that differ only in the data of one user. In both, every
+    user must have the same user number. The guarantee does not cover what the order of the users reveals.
 
     Args:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
@@ -102,7 +102,7 @@ class UserIndex:
         chosen = np.asarray(users)[places]
         if chosen.size and not (chosen.min() >= 0 and chosen.max() < self.users):
             raise InvalidArgument(
-                f"The batch contains users outside 0 to {self.users - 1}.",
+                f"The batch contains user numbers outside 0 to {self.users - 1}.",
                 hint="create the sampler with examples=index.users",
             )
         if np.unique(chosen).size < chosen.size:
@@ -136,7 +136,7 @@ class UserIndex:
 
 
 def _check_batch(step: Any, users: Any, mask: Any) -> int:
-    """Return the step as an int. Raises `InvalidArgument` unless the arguments of `expand` form a batch."""
+    """Return the step as an int. Raise `InvalidArgument` unless the arguments of `expand` form a batch."""
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 1 << 53:
         raise _check.invalid("UserIndex.expand", "step", "an integer >= 0", step, "steps are counted from 0")
     numbers, used = np.asarray(users), np.asarray(mask)
@@ -203,7 +203,7 @@ def _number_objects(owners: list[Any]) -> Ids:
         if len(kinds) > 1:
             raise _refused(
                 "ids of one type",
-                " and ".join(f"a {kind} for example {i}" for kind, i in kinds.items()),
+                " and ".join(f"a {kind} as id of example {i}" for kind, i in kinds.items()),
                 _ONE_TYPE,
             )
     numbers: dict[Any, int] = {}
@@ -212,7 +212,7 @@ def _number_objects(owners: list[Any]) -> Ids:
 
 def _plain(owner: Any, i: int) -> tuple[str, Any]:
     """Return the name of an id's type, and the id converted to a built-in type with the usual hash and equality."""
-    if np.ma.is_masked(owner):  # check before item(), which would return 0.0
+    if np.ma.is_masked(owner):  # check before item(), which would return 0.0 for the masked value
         raise _missing(owner, i)
     if isinstance(owner, np.floating):
         _refuse_nan(np.asarray([owner]))
@@ -227,7 +227,7 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
         parts = [_plain(part, i) for part in frozenset.__iter__(owner)]
         kinds = sorted({kind for kind, _ in parts})
         if len(kinds) > 1:
-            raise _refused("ids of one type", f"a frozenset of {' and '.join(kinds)} for example {i}", _ONE_TYPE)
+            raise _refused("ids of one type", f"a frozenset of {' and '.join(kinds)} as id of example {i}", _ONE_TYPE)
         return f"frozenset of {kinds[0]}" if kinds else "empty frozenset", frozenset(value for _, value in parts)
     if _is_missing(owner):
         raise _missing(owner, i)
@@ -241,7 +241,7 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
             return name, plain(owner)
     raise _refused(
         "integers, strings, bytes, floats, dates, UUIDs or tuples of these",
-        f"a {type(owner).__name__} for example {i}",
+        f"a {type(owner).__name__} as id of example {i}",
         "convert each id to a string that is the same for all examples of one user",
     )
 
@@ -255,12 +255,14 @@ def _is_missing(owner: Any) -> bool:
 
 
 def _missing(owner: Any, i: int) -> InvalidArgument:
-    return _refused("an id for every example", f"{_check.shown(owner)} for example {i}", _MISSING)
+    return _refused("an id for every example", f"{_check.shown(owner)} as id of example {i}", _MISSING)
 
 
 def _imprecise(owner: Any, i: int) -> InvalidArgument:
     hint = "read the ids as integers or strings; a column with missing values often becomes floats"
-    return _refused("ids that differ between users", f"{_check.shown(owner)}, a rounded float, for example {i}", hint)
+    return _refused(
+        "ids that differ between users", f"{_check.shown(owner)}, a rounded float, as id of example {i}", hint
+    )
 
 
 def _refused(must: str, got: str, hint: str) -> InvalidArgument:

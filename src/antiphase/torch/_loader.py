@@ -25,14 +25,14 @@ SET_BY_PLAN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last",
 class PlanBatchSampler(Sampler[list[int]]):
     """Yields the batches of the plan's own sampler, as lists of example indices. Each iterator covers one epoch.
 
-    Empty batches are not yielded: the optimizer takes steps without examples itself. A new iterator in the middle of an
-    epoch continues with the next step. After the plan's last step, a new iterator raises `Refused`.
+    By default, empty batches are not yielded: the optimizer takes steps without examples itself. A new iterator in the
+    middle of an epoch continues with the next step. After the plan's last step, a new iterator raises `Refused`.
 
     Args:
-        tracker: provides the batch of each step on this rank.
+        tracker: provides this rank's part of the batch of each step.
         length: number of steps per epoch.
         optimizer: private optimizer, which takes the steps.
-        one_at_a_time: whether to yield the examples of a batch one by one, as plans with a lattice need.
+        one_at_a_time: whether to yield the examples of a batch one by one, as lattice noise requires.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PlanBatchSampler(Sampler[list[int]]):
 
         Args:
             read: function that takes the steps of the epoch and yields their batches in order, without empty batches.
-                It may prefetch.
+                It may load batches ahead of time.
         """
         steps = self._begin()
         batches, started = iter(read(steps)), 0
@@ -91,7 +91,7 @@ class PlanBatchSampler(Sampler[list[int]]):
             self._tracker.generators.end(started)
 
     def worker_start(self, steps: range, then: Callable[[int], None] | None) -> Callable[[int], None]:
-        """Return the function that worker processes call when they start, before they load the batches of `steps`."""
+        """Return a function for workers to call before they load the batches of `steps`. It also calls `then`."""
         return self._tracker.generators.worker_start(steps.start, then)
 
     @contextmanager
@@ -116,14 +116,14 @@ class PlanBatchSampler(Sampler[list[int]]):
         return ([i] for batch in batches for i in batch) if self._one_at_a_time else batches
 
     def _parts(self, step: int) -> Iterable[int | None]:
-        """Return the positions of the examples in a batch if they are yielded one by one; (None,) for a whole batch."""
+        """Return the positions of the examples in a batch, or (None,) if the batch is yielded as a whole."""
         return range(len(self._tracker.examples(step)[0])) if self._one_at_a_time else (None,)
 
     def _begin(self) -> range:
         """Start an epoch and return its steps."""
         epoch = self.epoch
-        # Raise only if both the passes and the steps are used up. If the last steps have no examples, all steps may be
-        # taken one pass early. After an interrupted pass, steps may remain although all passes have started.
+        # Raise only if all epochs have started and all steps are taken. If the last steps have no examples, they may
+        # be taken before the last epoch starts. After an interrupted epoch, steps may remain when no epoch is left.
         if min(epoch * self._length, self._tracker.step) >= self._tracker.steps:
             raise Refused(
                 f"The run has ended: all {self._tracker.steps} steps of the plan have been taken.",
@@ -139,7 +139,7 @@ class PlanBatchSampler(Sampler[list[int]]):
 
 @final
 class PlanLoader(DataLoader[Any]):
-    """PyTorch's DataLoader for the plan's batches. Workers may prefetch batches, which are checked when yielded."""
+    """PyTorch's DataLoader for the plan's batches. Workers may load batches early; each is checked when yielded."""
 
     _device: torch.device | None = None
 
@@ -154,13 +154,13 @@ class PlanLoader(DataLoader[Any]):
         """Accelerate sets this on everything that it has prepared."""
 
     def seed_collation(self, generators: StepGenerators) -> None:
-        """If this process collates the batches, make it seed the generators before each batch is collated."""
+        """If this process collates the batches, seed the random generators before each batch is collated."""
         if self.num_workers == 0:
             self.collate_fn = SeededCollate(self.collate_fn, generators)
 
     @property
     def own_collate(self) -> Any:
-        """The collate function of the user."""
+        """The user's collate function, without seeding."""
         found = self.collate_fn
         return found.collate if isinstance(found, SeededCollate) else found
 
@@ -172,7 +172,7 @@ class PlanLoader(DataLoader[Any]):
         return found if self._device is None else (to_device(batch, self._device) for batch in found)
 
     def _read(self, steps: range) -> Any:
-        check_order(self.in_order)  # PyTorch allows changes of this attribute
+        check_order(self.in_order)  # it may have changed since the loader was created
         batches: Any = self.batch_sampler
         given = self.worker_init_fn
         self.worker_init_fn = batches.worker_start(steps, given)
@@ -230,7 +230,7 @@ def check_dataset(dataset: Any) -> int:
 
 
 def _repeated(dataset: Any) -> str | None:
-    """Return the type of a data set if Subset or ConcatDataset lists one of its items several times, otherwise None."""
+    """Return the type name of a data set with an item that Subset or ConcatDataset lists several times, or None."""
     if not isinstance(dataset, (Subset, ConcatDataset)):
         return None
     places: dict[int, list[Any]] = {}
@@ -246,7 +246,7 @@ def _repeated(dataset: Any) -> str | None:
 
 
 def _sources(dataset: Any, places: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each data set inside Subset and ConcatDataset, and the indices of the items at `places` in each."""
+    """Yield each data set inside Subset and ConcatDataset, with its own indices of the items at `places`."""
     if isinstance(dataset, Subset):
         indices = np.array([int(i) for i in dataset.indices], np.int64)
         yield from _sources(dataset.dataset, indices[places] % len(dataset.dataset))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Checks that every layer of a model has correct per-example gradients.
 
-In this file, a layer has a formula if there is a function for the gradients of its type: in `FORMULAS` (`_ghost.py`) or
-in Opacus's `GRAD_SAMPLERS`.
+In this file, a layer has a formula if `FORMULAS` (`_ghost.py`) or Opacus's `GRAD_SAMPLERS` has a function that computes
+per-example gradients for layers of its type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 from antiphase._errors import InvalidArgument
 from antiphase.torch._ghost import FORMULAS
 
-OWN = ("weight", "bias")  # names of the parameters that formulas cover
+OWN = ("weight", "bias")  # names of the parameters whose gradients a formula computes
 TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]  # two layers that may share a weight in ghost clipping
 
 
@@ -53,7 +53,7 @@ def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> 
 
 
 def replace_in_place(module: nn.Module) -> None:
-    """Set `inplace=False` in PyTorch's own activations: the outputs of hooked layers cannot be changed in place."""
+    """Set `inplace=False` in PyTorch's activations, because the outputs of hooked layers cannot be changed in place."""
     for layer in module.modules():
         if type(layer).__module__.startswith("torch.nn.") and getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
@@ -77,8 +77,8 @@ def _check_computed(name: str, layer: nn.Module) -> None:
 def _check_inner_sharing(name: str, layer: nn.Module) -> None:
     """Raise `InvalidArgument` if a layer shares a trainable parameter of its own with a layer inside it.
 
-    Opacus computes the gradients of such a layer as a whole, which fails for shared parameters. BERT's head for masked
-    language models is an example.
+    Opacus processes such a layer together with all layers inside it, and this fails for shared parameters. BERT's head
+    for masked language models is an example.
     """
     if type(layer).__module__.startswith("opacus."):
         return  # recurrent layers of Opacus also list the weights of their cells under PyTorch's names
@@ -148,9 +148,9 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
     """Raise `InvalidArgument` for layers whose gradients Opacus would compute wrongly, or twice.
 
     If a layer has trained parameters of its own but no formula for their gradients, Opacus processes a copy of the
-    layer, together with all layers inside it. In the copy, inner layers no longer share weights, and Opacus cannot copy
-    a layer that has several names. If an inner layer is also registered outside, its gradients would be computed a
-    second time.
+    layer, together with all layers inside it. In the copy, inner layers no longer share weights. Opacus cannot copy a
+    layer that has several names. If an inner layer is also registered outside the copied layer, the gradients of the
+    inner layer would be computed a second time.
     """
     places: dict[int, list[tuple[str, bool]]] = {}
     for name, layer, outer in _places(module):
@@ -163,8 +163,8 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
             if len(found) > 1 and (0 < outside < len(found) or (outside > 1 and (functorch or _is_whole(layer)))):
                 raise InvalidArgument(
                     f"The same layer is registered as {' and '.join(repr(place) for place, _ in found)}, so its "
-                    "gradients would be computed twice: Opacus has no formula for its parameters, or it is inside a "
-                    "layer with trained parameters of its own.",
+                    "gradients would be computed twice: Opacus has no formula for its parameters, or the layer is "
+                    "inside another one that has trained parameters of its own.",
                     hint="register the layer once; or move the parameters of the layer around it into layers such as "
                     "Linear, and use grad_sample_mode='hooks'",
                 )
@@ -183,9 +183,9 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
 
 
 def _refuse_collection(name: str, parameters: nn.ParameterDict | nn.ParameterList) -> None:
-    """Raise `InvalidArgument` if a collection of parameters has trained parameters.
+    """Raise `InvalidArgument` if a ParameterDict or ParameterList has trained parameters.
 
-    Call it only for a collection that is not inside a layer with parameters of its own.
+    Do not call this for a collection inside a layer that Opacus processes as a whole.
     """
     trained = [f"{name}.{key}" for key, p in parameters.named_parameters(recurse=False) if p.requires_grad]
     if trained:
@@ -198,9 +198,9 @@ def _refuse_collection(name: str, parameters: nn.ParameterDict | nn.ParameterLis
 
 
 def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
-    """Return the trainable parameters that several layers share: a dict from parameter name to layers and their names.
+    """Return the trainable parameters that several layers share, as a dict: parameter name -> [(layer name, layer)].
 
-    A layer with trained parameters of its own and no formula counts as one layer, with all layers inside it.
+    A layer with trained parameters of its own but no formula counts as one layer, together with all layers inside it.
     """
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for name, layer, outer in _places(module):
@@ -216,7 +216,10 @@ def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
 def _places(
     module: nn.Module, name: str = "", outer: tuple[str, nn.Module] | None = None
 ) -> Iterator[tuple[str, nn.Module, tuple[str, nn.Module] | None]]:
-    """Yield each layer under all its names, with the outermost enclosing layer that Opacus processes as a whole."""
+    """Yield (name, layer, outer) for each name of each layer.
+
+    `outer` is (name, layer) of the outermost enclosing layer that Opacus processes as a whole, or None.
+    """
     yield name, module, outer
     inside = (name, module) if outer is None and _is_whole(module) else outer
     for key, layer in module._modules.items():

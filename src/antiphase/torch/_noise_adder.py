@@ -47,7 +47,7 @@ from antiphase.torch._shards import flat_gradient, is_sharded, is_vmapped, noise
 class NoiseAdder(RunMethods):
     """Adds a plan's noise to the sum of clipped gradients, once per step, in your own training loop.
 
-    In step t, `add` changes each `p.grad` from S to S + clip_norm * noise_std * (N z)_t. Here z holds independent
+    In step t, `add` changes each `p.grad` from a sum S to S + clip_norm * noise_std * (N z)_t. Here z holds independent
     standard normals, and N is the noising matrix of the plan's mechanism.
 
     **Guarantee**: the plan's guarantee holds if, before `add`, the gradients are the *sum* (not the mean) of one
@@ -113,7 +113,7 @@ class NoiseAdder(RunMethods):
         source: Literal["host", "device"],
         background_noise: bool,
     ) -> NoiseAdder:
-        """Return a NoiseAdder for an engine. Unlike the constructor, this accepts a plan with a lattice."""
+        """Return a NoiseAdder for a PrivacyEngine. Unlike the constructor, this accepts plans with lattice noise."""
         made = cls.__new__(cls)
         made._open(parameters, plan, directory, examples, secret, source, background_noise)
         return made
@@ -202,7 +202,7 @@ class NoiseAdder(RunMethods):
         return found
 
     def _draw_for_engine(self, step: int) -> Batch:
-        """Return the batch of a step without starting its noise, since loaders draw batches ahead of time."""
+        """Return the batch of a step. Do not start the step's noise yet, since loaders draw batches ahead of time."""
         found = draw_batch(self._run, step)
         self._requested.add(int(step))
         return found
@@ -256,17 +256,18 @@ class NoiseAdder(RunMethods):
 
     @untraced
     def _add_for_engine(self) -> None:
-        """Do the same as `add`. Only for the private optimizer of an engine, which has clipped the gradients."""
+        """Add the noise without the extra checks of `add`. Only for the private optimizer of an engine."""
         with self._exclusive:
             self._add()
 
     @untraced
     def _release_for_engine(self, sums: list[torch.Tensor], lattice: Lattice) -> None:
-        """Add the step's noise to exact integer sums, add the sums of all ranks, and set the gradients to the result.
+        """Add the step's lattice noise to integer sums, add the sums of all ranks, and set the gradients to the result.
 
         Args:
-            sums: sums of this rank's contributions. These tensors are overwritten.
-            lattice: lattice of the plan.
+            sums: for each parameter, the sum over this rank's examples, in units of the lattice's grid, dtype int64.
+                These tensors are overwritten.
+            lattice: lattice of the plan, which converts integers to gradients.
         """
         with self._exclusive:
             self._check_add()
@@ -358,7 +359,7 @@ class NoiseAdder(RunMethods):
         """Return the state to store in the model's checkpoint. It contains nothing secret.
 
         The state has the run id, the next step, a digest of the outputs of all earlier steps, and a digest of the
-        parameters (None with FSDP). The ledger and the noise state are written to disk first.
+        parameters (None with FSDP). Before this method returns, the ledger and the noise state are written to disk.
         """
         if self._is_adding:
             raise Refused(
@@ -374,10 +375,11 @@ class NoiseAdder(RunMethods):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the checkpoint that contained `state`. Steps taken after the checkpoint are replayed.
+        """Continue from the checkpoint that contained `state`.
 
-        Load the parameters from the same checkpoint. If a step is replayed, the first `commit` compares the parameters
-        with those in the checkpoint, and raises `Refused` if they differ. With FSDP, parameters are not compared.
+        Steps that were taken after the checkpoint are replayed, that is, taken again with the same noise. Load the
+        parameters from the same checkpoint. If a step is replayed, the first `commit` compares the parameters with
+        those in the checkpoint, and raises `Refused` if they differ. With FSDP, parameters are not compared.
         """
         run_id, step = _position(state)
         if run_id != self.run_id:
@@ -389,7 +391,7 @@ class NoiseAdder(RunMethods):
             raise Refused(
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
                 hint="if the run directory is an older copy, restore the newest one; otherwise, the steps before the "
-                "checkpoint were replaced later, so it cannot be used",
+                "checkpoint were replaced later, so the checkpoint cannot be used",
             )
         if state.get("branch") != outputs_digest(self._run, step):
             raise Refused(
@@ -512,7 +514,7 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
             hint="pass [p for p in model.parameters() if p.requires_grad]",
         )
     if len({id(p) for p in found}) < len(found):
-        raise InvalidArgument("A parameter is listed twice.", hint="list each parameter once")
+        raise InvalidArgument("The list of parameters has the same tensor twice.", hint="list each parameter once")
     return found
 
 
@@ -535,10 +537,10 @@ def _device_replay(plan: Plan, own: dict[str, Leaf], like: torch.Tensor, secret:
 
 
 def _check_noise(plan: Plan, dtype: str, like: torch.Tensor | None) -> None:
-    """Raise an error if the plan's noise times its clipping norm cannot be represented accurately in this dtype."""
+    """Raise an error if this dtype cannot represent the plan's noise, multiplied by the clipping norm, accurately."""
     if like is not None:
         check_device_noise(plan, like)
-    elif plan.mechanism.lattice is None:  # for a lattice, opening the run does this check
+    elif plan.mechanism.lattice is None:  # lattice noise is checked when the run is opened
         mechanism, clip_norm = plan.mechanism, plan.problem.clip_norm
         check_sizes(mechanism.strategy, mechanism.noise_std, np.dtype(dtype), clip_norm=clip_norm)
 
@@ -556,5 +558,5 @@ def _device_tensor(parameters: list[torch.Tensor], source: str) -> torch.Tensor 
             "use 'host', which is cryptographic, unless noise generation is the bottleneck",
         )
     if len({p.device for p in parameters}) > 1:
-        raise Refused("The parameters are on several devices.", hint="use source='host'")
+        raise Refused("With source='device', all parameters must be on one device.", hint="use source='host'")
     return torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)

@@ -36,7 +36,8 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
     A physical batch is the input of one forward and backward pass. Opacus's BatchMemoryManager splits the batch of a
     step into several physical batches. Their clipped gradients are summed in private tensors, not in Opacus's
     `p.summed_grad`. After the last physical batch, `add_noise` adds the plan's noise. Distributed optimizers then sum
-    over the ranks. The step is committed, that is, recorded in the ledger, right before the parameters are updated.
+    the noisy gradients over the ranks. The step is committed, that is, recorded in the ledger, right before the
+    parameters are updated.
     """
 
     _tracker: StepTracker
@@ -47,7 +48,12 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
     __reduce_ex__ = refuse_pickle
 
     def attach(self, tracker: StepTracker, clipping: Clipping) -> None:
-        """Use the noise and the steps of `tracker`. Afterwards, attributes that would scale the noise are read-only."""
+        """Use the noise of `tracker` and the gradients of `clipping`. Make attributes that scale the noise read-only.
+
+        Args:
+            tracker: provides the noise, and checks and commits the steps.
+            clipping: provides the clipped gradients of each physical batch.
+        """
         self._tracker, self._clipping = tracker, clipping
         self._sealed: list[Any] | None = None
         self._is_updating = False
@@ -179,7 +185,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Process one physical batch. After the last physical batch of a step, update the parameters.
 
-        If the following steps have no examples, this call also takes them, unless the loader yields empty batches.
+        If the next steps have no examples, this call also takes these steps, unless the loader yields empty batches.
         """
         if self._tracker.is_empty_yielded:
             self._take_empty_step()
@@ -292,7 +298,7 @@ def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
 
 
 def _reduce_gradients(self: Any) -> None:
-    """Sum the noisy gradients over the ranks. For a lattice, `add_noise` has already summed them, in integers."""
+    """Sum the noisy gradients over the ranks. With lattice noise, `add_noise` has already summed them, in integers."""
     self._check_sealed()
     if self._clipping.lattice is None:
         self._base.reduce_gradients(self)

@@ -106,8 +106,8 @@ def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str,
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:
     """Return the clipping norm of each parameter tensor, or a single norm for flat clipping.
 
-    The norm of an example's whole gradient is at most the root of the sum of the squared clipping norms. So this root
-    must not exceed the plan's `clip_norm`.
+    The norm of an example's whole clipped gradient is at most the root of the sum of the squared clipping norms. So
+    this root must not exceed the plan's `clip_norm`.
 
     Args:
         plan: plan with the total `clip_norm`.
@@ -139,9 +139,10 @@ def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float
 
 
 def batch_size(plan: Plan, examples: int) -> float:
-    """Return the divisor for loss_reduction="mean".
+    """Return the number by which the optimizer divides the gradients if loss_reduction="mean".
 
-    This is the batch size in the plan's problem, or else the expected batch size of the plan's participation.
+    This is the batch size in the plan's problem. If the problem has none, it is the expected batch size of the plan's
+    participation, but at most its `max_batch`.
     """
     if plan.problem.batch_size is not None:
         return float(plan.problem.batch_size)

@@ -4,8 +4,8 @@ GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) a
 layer then has only one row of gradients, the sum over the examples, so these gradients cannot be clipped per example.
 `expand_positions` therefore repeats the input of the layer for all examples.
 
-The input is repeated only for embeddings in the models of transformers, since these models add the result to all
-examples. Other code may use only the first row of the result. All gradients would then be attributed to the first
+The input is repeated only for embeddings in models of the transformers library, since these models add the result to
+all examples. Other code may use only the first row of the result. All gradients would then be attributed to the first
 example.
 """
 
@@ -19,17 +19,17 @@ from torch import nn
 from antiphase._errors import InvalidArgument, Refused
 from antiphase.torch._batches import tensors_in
 
-# Tables of T5, MPNet, WavLM and others that are looked up for pairs of positions, once for all examples.
+# Names of tables in T5, MPNet, WavLM and others that are looked up for pairs of positions, once for all examples.
 RELATIVE = ("relative_attention_bias", "rel_attn_embed")
 # PEFT's prompt tuning, p-tuning and prefix tuning compute one prompt and repeat it for all examples.
 PROMPTS = ("PromptEmbedding", "MultitaskPromptEmbedding", "CPTEmbedding", "PromptEncoder", "PrefixEncoder")
-LEAST = 1e-12  # a squared norm below this multiple of the largest squared norm counts as no gradient
+LEAST = 1e-12  # an example whose squared norm is below this multiple of the largest one counts as having no gradient
 HINT = "look up position embeddings for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
 CONTAINERS = ("torch.", "peft.", "opacus.")  # modules whose classes only contain or wrap the layers of a model
 
 
 def check_positions(module: nn.Module) -> None:
-    """Raise `InvalidArgument` for trained tables of relative positions and prompts, which all examples share."""
+    """Raise `InvalidArgument` for trained prompts and tables of relative positions, which all examples share."""
     for name, layer in module.named_modules():
         if type(layer).__name__ in PROMPTS and any(p.requires_grad for p in layer.parameters()):
             raise InvalidArgument(
@@ -47,10 +47,10 @@ def check_positions(module: nn.Module) -> None:
 
 
 def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
-    """During training, make trained embeddings of transformers repeat an input of one row for all examples.
+    """During training, make trained embeddings in models of transformers repeat an input of one row for all examples.
 
-    The outputs of the model do not change, because PyTorch would broadcast the single row of the output anyway. A
-    forward hook of `module` counts the examples, so nothing happens if only a part of the module is called.
+    The outputs of the model do not change, because PyTorch would broadcast the embedding's single row anyway. A forward
+    hook of `module` counts the examples, so no input is repeated if only a part of the module is called.
 
     Args:
         module: model, before or after it is wrapped.
@@ -80,13 +80,13 @@ def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, to
     if not unused.all() and bool((unused & (total > LEAST * total.max())).any()):
         raise Refused(
             f"Position embeddings are looked up in {name!r} once for all examples, but then only some rows of the "
-            "result are used. The gradients of all examples would be attributed to one of them.",
+            "result are used. The gradients of all examples would be attributed to a single example.",
             hint=HINT,
         )
 
 
 def _caller(module: nn.Module, name: str) -> str:
-    """Return the Python module of the class that calls a layer: the innermost class that is not a container."""
+    """Return `__module__` of the class that calls a layer: the innermost enclosing layer that is not a container."""
     parts = name.split(".")[:-1]
     for depth in range(len(parts), -1, -1):
         kind = type(module.get_submodule(".".join(parts[:depth]))).__module__
@@ -97,7 +97,7 @@ def _caller(module: nn.Module, name: str) -> str:
 
 @final
 class _Batch:
-    """Hooks that count the examples of a forward pass, and repeat an input of one row for all of them."""
+    """Hooks that count the examples of a forward pass, and repeat an input of one row once per example."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension

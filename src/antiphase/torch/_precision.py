@@ -35,7 +35,7 @@ def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
 def refuse_rounding(module: nn.Module, *_: Any) -> None:
     """Forward hook for ghost clipping: raise `Refused` if gradients would be summed in lower precision.
 
-    Rounding errors grow with the whole sum, so in lower precision one example could change the sum by more than
+    Rounding errors grow with the size of the sum, so in lower precision one example could change the sum by more than
     `clip_norm`. Autocast is allowed: norms and sums are computed outside of it, in the dtype of the parameters.
     """
     if module.training and torch.is_grad_enabled() and not _has_full_products():
@@ -47,10 +47,10 @@ def refuse_rounding(module: nn.Module, *_: Any) -> None:
 
 
 def check_rounding(module: Any) -> None:
-    """Make a wrapped module raise `Refused` if the gradient of a mean over the batch would be rounded.
+    """Make a wrapped module raise `Refused` if its loss is a mean over the batch and gradients would be rounded.
 
-    This is the case if float32 matrix products use lower precision, or if a layer has an output of low precision that
-    needs a gradient. Layers have such outputs under autocast, or if frozen layers have low precision. The first
+    Gradients are rounded if float32 matrix products use lower precision, or if a layer has an output of low precision
+    that needs a gradient. Layers have such outputs under autocast, or if frozen layers have low precision. The first
     training pass is also checked for casts in the code of the model or the loss.
     """
     module.register_forward_pre_hook(_check_products)
@@ -73,7 +73,7 @@ def _check_output(module: Any, layer: nn.Module, _inputs: Any, output: Any) -> N
 
 @final
 class _FirstPass:
-    """Checks the graph of the first training pass, and the gradients of the model's outputs, for low precision."""
+    """Checks the autograd graph of the first training pass and the gradients of the outputs for low precision."""
 
     def __init__(self) -> None:
         self._is_checked = self._is_seen = False
@@ -92,10 +92,11 @@ class _FirstPass:
             tensor.register_hook(partial(self._check_gradient, module))  # type: ignore[no-untyped-call]
 
     def _check_gradient(self, module: Any, gradient: torch.Tensor) -> None:
-        """Hook of an output: raise `Refused` if all values fit into 16 bits, because they were probably rounded.
+        """Hook of an output: raise `Refused` if all values of its gradient fit into 16 bits and so were likely rounded.
 
-        If the number of examples is a power of two, nothing is checked. Whole numbers, such as gradients of a squared
-        error, fit into 16 bits even after division by a power of two, so they would be mistaken for rounded values.
+        If the number of examples is a power of two, nothing is checked. The gradient of a squared error, for example,
+        can consist of whole numbers divided by the number of examples. After division by a power of two, such numbers
+        still fit into 16 bits, so they would be mistaken for rounded values.
         """
         if len(gradient).bit_count() == 1:
             return
@@ -126,9 +127,9 @@ def refuse_rounded_mean(module: Any, dtype: torch.dtype) -> None:
     """Raise `Refused` if the loss is a mean over the batch, and `dtype` has less precision than float32.
 
     The backward pass of a mean over n examples starts with 1 / n. For a gradient g, the rounding errors of g / n and of
-    g / (n - 1) differ, so every example would change the gradients of all others. For 1,000 equal examples in bfloat16,
-    one of them changed the clipped sum by three times the clipping norm. The backward pass of a sum does not depend on
-    n.
+    g / (n - 1) differ, so leaving out an example would change the gradients of all others. With 1,000 equal examples in
+    bfloat16, leaving out one of them changed the clipped sum by three times the clipping norm. The backward pass of a
+    sum does not depend on n.
     """
     if module.loss_reduction == "mean" and dtype.is_floating_point and dtype.itemsize < 4:
         raise Refused(
@@ -146,8 +147,8 @@ def squared_norms(rows: torch.Tensor) -> torch.Tensor:
 
     On a CPU, PyTorch's own norm adds squares one by one in float32, so over 2^28 entries it can be 29 percent too
     small. Here, PyTorch's norm is used only for blocks of 256 entries, and the squares of the block norms are added in
-    float64. In any order of summation, the relative error is at most about 256 * 2^-24. Squares of entries below 1e-19
-    underflow to zero, so an upper bound on their sum is added to the result.
+    float64. Within a block, the relative error is at most about 256 * 2^-24, whatever the order of summation. Squares
+    of entries below 1e-19 underflow to zero, so an upper bound on their sum is added to the result.
 
     Args:
         rows: tensor of shape (examples, ...).
@@ -162,7 +163,7 @@ def squared_norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def underflow(dtype: torch.dtype) -> float:
-    """Return an upper bound on any product that is computed as zero if denormal numbers are flushed to zero."""
+    """Return an upper bound on any product that becomes zero if denormal numbers are flushed to zero."""
     return torch.finfo(dtype).tiny
 
 
@@ -194,7 +195,8 @@ def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) ->
 def factors_like(factors: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return clipping factors with the dtype and device of `like`; factors below the dtype's normal range become zero.
 
-    Rounding to a denormal number could double such a factor, and the gradient that the factor multiplies is huge.
+    Rounding to a denormal number could double such a small factor. The factor belongs to a huge gradient, so the error
+    would be large.
     """
     found = factors.to(like)
     return torch.where(found.abs() < torch.finfo(found.dtype).tiny, 0.0, found)

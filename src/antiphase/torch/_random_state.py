@@ -1,8 +1,8 @@
 """Derives a step's random numbers, for dropout, random collators and augmentation, from the run's secret.
 
-Row i of a batch gets the i-th random numbers. Assume that the seed is known. Then leaving out one example gives all
-later examples different numbers, and changes the sum of the clipped gradients by far more than the clipping norm. With
-a secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
+Row i of a batch gets the i-th random numbers. If the seed were known, leaving out one example would give all later
+examples different numbers, and change the sum of the clipped gradients by far more than the clipping norm. With a
+secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphase._traceback import without_locals
 
 KEY = 32  # length of a key, in bytes
 # The state of PyTorch's CPU generator, a Mersenne Twister, is 624 words of 32 bits. `manual_seed` can set only 2^32 of
-# all possible states.
+# all possible states, so `seed_generators` sets the words directly.
 WORDS = slice(3, 627)  # place of these words in the result of torch.get_rng_state(), viewed as 64-bit integers
 
 
@@ -42,8 +42,8 @@ class StepGenerators:
     A resumed run therefore has the same dropout as an uninterrupted one. Between two steps, the states of the
     generators do not reveal how many examples a step had.
 
-    Steps of several runs in one process may overlap. The generators are then restored when the last of these steps
-    ends.
+    Steps of several runs in one process may overlap. The generators are then restored only when the last of these
+    steps ends.
 
     Args:
         run: run with the secret.
@@ -65,8 +65,8 @@ class StepGenerators:
 
         Args:
             step: index of the step.
-            example: index of the only example in this pass, if the plan has a lattice. Its random numbers must not
-                depend on any other example. None for all examples of the batch.
+            example: None if the whole batch is loaded at once. With lattice noise, examples are loaded one by one, and
+                this is the index of the example in the data set: no other example may change its random numbers.
         """
         if self._outside is None:
             self._outside = _states(self._devices)
@@ -83,7 +83,7 @@ class StepGenerators:
     def before_collation(self) -> None:
         """Seed the generators again, so that seeds set by the data set do not reach the collator and the model.
 
-        A data set may seed them for each example, for example to transform an image and its mask in the same way.
+        A data set may seed the generators for each example, such as to transform an image and its mask in the same way.
         """
         if self._outside is not None:
             self._batches += 1
@@ -94,7 +94,7 @@ class StepGenerators:
         self._seed = torch.initial_seed()
 
     def check(self) -> None:
-        """Raise `Refused` if PyTorch's generator was seeded again since the step started."""
+        """Raise `Refused` if other code has seeded PyTorch's generator since the step started."""
         if self._outside is not None and torch.initial_seed() not in {other._seed for other in _ACTIVE}:
             raise Refused(
                 "PyTorch's random generator was seeded after the batch was loaded. If the seed is known, leaving out "
@@ -118,7 +118,7 @@ class StepGenerators:
         del _ACTIVE[place]
         if place == len(_ACTIVE):
             _restore(outside)
-        else:  # a later step of another run is under way, and its end restores the generators
+        else:  # a step of another run, started later, is under way; the generators are restored when that step ends
             _ACTIVE[place]._outside = outside
 
     def worker_start(self, step: int, then: Callable[[int], None] | None) -> Callable[[int], None]:
@@ -175,8 +175,8 @@ def seed_generators(key: bytes) -> None:
 def _seed_torch(seed: int) -> None:
     """Seed PyTorch's generators on all devices.
 
-    For devices that are not yet in use, torch.manual_seed stores the seed together with a formatted stack trace, which
-    takes milliseconds. Without an accelerator, there are no such devices.
+    Without an accelerator, only the CPU's generator is seeded. torch.manual_seed would also store the seed for devices
+    that are not in use, together with a formatted stack trace, and this takes milliseconds.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
@@ -188,7 +188,7 @@ def _start_worker(key: bytes, then: Callable[[int], None] | None, worker: int) -
     own = hashlib.sha256(key + worker.to_bytes(8, "little")).digest()
     seed_generators(own)
     if then is not None:
-        then(worker)  # it may set seeds that others know, such as the number of the worker
+        then(worker)  # it may set seeds that others know, such as the worker's number, so seed again afterwards
         seed_generators(hashlib.sha256(own).digest())
 
 

@@ -1,4 +1,4 @@
-"""Refuses sequence models whose computation for every example depends on the longest example of the batch.
+"""Refuses sequence models in which the longest example of a batch affects the computation for all other examples.
 
 In transformers, rotary embeddings of type "dynamic" or "longrope" choose their frequencies by the largest position in
 the batch. In BigBird, the attention of every example depends on the padded length of the batch.
@@ -53,7 +53,5 @@ def _limits(layer: Any) -> Iterator[tuple[str, int]]:
         elif isinstance(kind, str) and "dynamic" in kind:
             original = int(layer.original_max_seq_len)
             grown = int(getattr(layer, f"{part}_max_seq_len_cached", layer.max_seq_len_cached)) > original
-            yield (
-                kind,
-                original - 1 if grown else original,
-            )  # frequencies of a longer input stay cached until an input is shorter than `original`
+            # The frequencies of a longer input stay cached until an input is shorter than `original`.
+            yield kind, original - 1 if grown else original

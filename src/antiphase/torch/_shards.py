@@ -34,7 +34,7 @@ FIXED_REDUCTION = (
 
 
 def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
-    """Return one leaf per parameter, covering the whole parameter. Every process opens the run with these leaves.
+    """Return one leaf for each whole parameter. Every process opens the run with these leaves.
 
     >>> whole_leaves([torch.zeros(2, 3)])["0"].size
     6
@@ -45,8 +45,8 @@ def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
 def own_leaves(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
     """Return the part of each leaf that this rank generates noise for.
 
-    If parameters are sharded, these are the rank's own shards. If parameters are replicated, each rank gets an equal
-    slice of all parameters.
+    If parameters are sharded, the parts are the rank's own shards. If parameters are replicated, they are concatenated,
+    and each rank gets an equal slice.
     """
     if is_sharded(parameters):
         return {str(i): _shard(p, ranks) for i, p in enumerate(parameters)}
@@ -79,7 +79,7 @@ def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
 def _shard(parameter: Any, ranks: Transport) -> Leaf:
     """Return the part of a parameter that FSDP2 gives this rank.
 
-    The ranks get ceil(rows / size) rows each, in order, until no rows are left.
+    In order, each rank gets the next ceil(rows / number of ranks) rows, until no rows are left.
     """
     if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
         raise Refused(
@@ -122,7 +122,7 @@ def is_vmapped(gradient: torch.Tensor | None) -> bool:
 
 
 def flat_gradient(parameter: Any) -> torch.Tensor:
-    """Return a flat view of the part of `p.grad` that this process holds. A missing gradient is first set to zero."""
+    """Return a flat view of the part of the gradient that this process holds. A missing gradient is set to zero."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if isinstance(parameter.grad, DTensor):

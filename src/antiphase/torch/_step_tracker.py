@@ -54,7 +54,7 @@ class StoredTensors:
     Args:
         module: model.
         every_buffer: whether to include two more kinds of buffers: those that checkpoints do not contain, which are
-            often caches, and those of integers, in which some layers count their calls.
+            often caches, and buffers of integers, in which some layers count their calls.
     """
 
     def __init__(self, module: nn.Module, *, every_buffer: bool = False) -> None:
@@ -97,10 +97,10 @@ class StepTracker:
     Args:
         noise: adds the noise and commits the steps.
         module: model. While gradients are computed, its parameters may not change, nor may the floating-point buffers
-            that its checkpoints contain. With a lattice, no buffer may change at all, because examples are processed
-            one after another, and no example may depend on an earlier one.
-        even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
-            fewer than others adds an example of the batch, whose gradient gets weight 0 on this rank.
+            that its checkpoints contain. With lattice noise, no buffer may change at all, because examples are
+            processed one after another, and no example may depend on an earlier one.
+        even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank that has one example
+            fewer than others also processes another example of the batch, with weight 0.
     """
 
     def __init__(self, noise: NoiseAdder, module: nn.Module, *, even: bool) -> None:
@@ -166,7 +166,7 @@ class StepTracker:
         return mine, False
 
     def start_pass(self, end: int) -> None:
-        """Record that a pass through the loader starts. On all ranks, it ends before step `end`."""
+        """Record that a pass through the loader starts. On all ranks, the pass ends before step `end`."""
         if self.noise.transport.size > 1:
             self._pass_end = end
 
@@ -180,7 +180,7 @@ class StepTracker:
 
         Args:
             step: index of the step.
-            part: index of the example that is yielded, if examples are yielded one at a time.
+            part: position in the batch of the yielded example, if examples are yielded one at a time.
         """
         if step != self.step:
             raise Refused(
@@ -202,7 +202,7 @@ class StepTracker:
 
         Args:
             step: index of the step.
-            part: index of the example that was yielded, if examples are yielded one at a time.
+            part: position in the batch of the example that was yielded, if examples are yielded one at a time.
         """
         if part is not None and self.step == step and self._gradients == part + 1 and not self.has_all_gradients:
             return
@@ -214,7 +214,7 @@ class StepTracker:
             )
 
     def count(self, gradients: int) -> None:
-        """Add the number of clipped gradients of a physical batch (one backward pass) to the step's count."""
+        """Add the number of clipped gradients of a physical batch (one backward pass) to the count of the step."""
         if self._allowed is not None and self._gradients + gradients > self._allowed:
             raise Refused(
                 f"The gradient of an example was added twice in step {self.step}.",
@@ -223,7 +223,7 @@ class StepTracker:
         self._gradients += gradients
 
     def reset_count(self) -> None:
-        """Set the count to 0, because the sum so far was dropped."""
+        """Set the count of gradients to 0, because their sum was dropped."""
         self._gradients = 0
 
     def check_sum(self) -> None:
@@ -251,7 +251,7 @@ class StepTracker:
         self._gradients = 0
 
     def reset(self) -> None:
-        """Forget the yielded batch and the count, so that training can continue at another step."""
+        """Forget the yielded batch and the count of gradients, so that training can continue at another step."""
         self._yielded, self._gradients, self._versions = None, 0, None
         self._allowed = None
         self.examples.cache_clear()

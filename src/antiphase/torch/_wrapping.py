@@ -53,13 +53,13 @@ def wrap_module(
     order_gradients(module)
     if ghost:
         wrapped.register_forward_pre_hook(refuse_rounding)
-    # A pickle would contain per-example gradients. This is set on the object, since the class belongs to Opacus.
+    # A pickle would contain per-example gradients. The method is set on the object, since the class belongs to Opacus.
     wrapped.__reduce_ex__ = partial(refuse_pickle, wrapped)
     return wrapped
 
 
 def check_processes(module: nn.Module, mode: str) -> None:
-    """Raise `InvalidArgument` if the wrapper of the module does not fit the mode or the number of processes."""
+    """Raise `InvalidArgument` if the module's wrapper does not fit `grad_sample_mode` or the number of processes."""
     if isinstance(module, DistributedDataParallel):
         raise InvalidArgument(
             "torch's DistributedDataParallel averages gradients before they are clipped.",
@@ -118,9 +118,9 @@ def check_closure(optimizer: torch.optim.Optimizer) -> None:
 def _check_unhooked(module: nn.Module) -> None:
     """Raise `InvalidArgument` if a trained layer has hooks of an earlier `make_private`, or of Opacus.
 
-    These hooks stay on the layers when the run is closed. With another `make_private`, two sets of hooks would add the
-    gradients of the layer, each with the `loss_reduction` of its own wrapper. If that is "mean", the hooks multiply the
-    gradients by the number of examples, so one example could change the gradients of all others.
+    These hooks stay on the layers when the run is closed. After another `make_private`, two sets of hooks would add the
+    gradients of the layer, each with the `loss_reduction` of its own wrapper. With loss_reduction="mean", hooks
+    multiply the gradients by the number of examples, so one example could change the gradients of all others.
     """
     if isinstance(module, AbstractGradSampleModule):
         raise InvalidArgument(

@@ -50,9 +50,8 @@ class PrivateTrainer(Trainer):
 
     The loss is computed separately for each example. The losses that most models compute themselves cannot be used,
     because they are means over all tokens of a batch. Before the first step, the trainer checks that examples do not
-    influence one another.
-    `loss` and `grad_norm` have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set
-    `log_training_loss`.
+    influence one another. `loss` and `grad_norm` have no noise, so they are not logged; the log shows epsilon instead.
+    To log the loss, set `log_training_loss`.
 
     **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
@@ -63,12 +62,12 @@ class PrivateTrainer(Trainer):
         run_directory: run directory. It holds the secret and the noise state, so it must not be inside
             `args.output_dir`.
         epsilon: epsilon to make a plan for, if `plan` is None. The plan has `args.max_steps` steps, or as many as
-            `args.num_train_epochs` needs. It is stored in the run directory and used again on resume.
+            `args.num_train_epochs` needs. The plan is stored in the run directory and used again on resume.
         delta: delta to make a plan for, if `plan` is None.
         batch_size: expected number of examples (or users) per step, if `plan` is None.
         clip_norm: clipping norm of each example (or user), if `plan` is None.
         loss: module that maps (output of the model, labels) to one value per example if its `reduction` attribute is
-            "none". By default, it is chosen by the class of the model.
+            "none". By default, the loss is chosen by the class of the model.
         grad_sample_mode: "hooks", "functorch" or "ghost", as in `PrivacyEngine.make_private`.
         clipping: "flat" or "per_layer".
         clip_norms: for "per_layer", one clipping norm per parameter tensor.
@@ -152,8 +151,8 @@ class PrivateTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
         """Train to the end of the plan, or for `max_steps` steps. Return Trainer's `TrainOutput`.
 
-        Unless `log_training_loss` is set, the result does not contain the training loss, which has no noise: scripts
-        often write the result to a file next to the model.
+        Unless `log_training_loss` is set, the result does not contain the training loss. The loss has no noise, and
+        scripts often write the result to a file next to the model.
 
         Args:
             resume_from_checkpoint: True to continue from the last complete checkpoint in `output_dir`, or from the
@@ -210,7 +209,7 @@ class PrivateTrainer(Trainer):
         For a step without examples, return the previous loss again. A loss of zero would distort the mean in the log.
         """
         model.train()
-        with self.engine._backpropagating_sums():  # training_step of a subclass may backpropagate the mean
+        with self.engine._backpropagating_sums():  # undone at the end: training_step of a subclass may use a mean
             if not self._is_checked:
                 self._check_independence(model)
             losses = self._add_gradients(model, inputs)
@@ -252,7 +251,7 @@ class PrivateTrainer(Trainer):
         return self.accelerator.autocast()
 
     def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
-        """Log epsilon with the training metrics, and leave out the training loss unless it was asked for."""
+        """Log epsilon with the training metrics. Leave out the training loss unless `log_training_loss` is set."""
         is_training = "loss" in logs or "train_loss" in logs
         if not self._log_training_loss:
             logs = {name: value for name, value in logs.items() if name not in LOSSES}
@@ -292,14 +291,14 @@ class PrivateTrainer(Trainer):
         self._private_model, self._private_optimizer, self._loader = made[0], made[1], made[-1]
         if len(made) == 4:
             self._training_loss = made[2]
-        # If only steps with examples were iterations, logs and checkpoints would reveal which batches are empty.
+        # If the loader skipped empty batches, logs and checkpoints would reveal which batches are empty.
         self._loader.batch_sampler.yield_empty()
         self.optimizer = self._private_optimizer
         self.model_wrapped = self._private_model
 
     @property
     def _physical_size(self) -> int:
-        """Number of examples per pass. On a lattice, gradients are computed one example at a time."""
+        """Number of examples per pass. With lattice noise, gradients are computed one example at a time."""
         return self._train_batch_size if self.plan.mechanism.lattice is None else 1
 
     def _collator(self) -> Callable[[list[Any]], Any]:
@@ -334,9 +333,10 @@ class PrivateTrainer(Trainer):
     def _check_independence(self, model: nn.Module) -> None:
         """Check, with some examples of the first batch, that examples do not influence one another.
 
-        First, check that the collator itself does not mix examples. Then compare gradients. The examples are collated
-        again for every part of the batch, so padding is also checked. If the collator is random, as for masked language
-        models, the examples are collated only once, and each part is cut to the length of its longest example.
+        First, check that the collator itself does not mix examples. Then compare each example's gradient in the batch
+        with its gradient in parts of the batch. The examples are collated again for every part, so padding is also
+        checked. If the collator is random, as for masked language models, the examples are collated only once, and each
+        part is cut to the length of its longest example.
         """
         indices = self.engine._started.examples(self.engine.step)[0]
         size = min(CHECKED_EXAMPLES, max(2, self._train_batch_size))
@@ -432,13 +432,13 @@ def _base_model(model: Any) -> Any:
 
 
 def _value(loss: Any) -> torch.Tensor:
-    """Return the mean loss of a physical batch, which may be a private loss of ghost clipping."""
+    """Return the mean loss of a physical batch, as a tensor. `loss` may be a private loss of ghost clipping."""
     found = loss if isinstance(loss, torch.Tensor) else loss.loss_per_sample.mean()
     return found.detach().float()
 
 
 def _summed(loss: Any, examples: int) -> Any:
-    """Return the sum of the losses of a physical batch from their mean; a private loss of ghost clipping is unchanged.
+    """Turn the mean loss of a physical batch into the sum. Return a private loss of ghost clipping unchanged.
 
     The backward pass of the sum does not depend on the number of examples; see `refuse_rounded_mean`.
     """

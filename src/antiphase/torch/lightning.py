@@ -42,8 +42,8 @@ NEGLIGIBLE = 1e-6  # the probability of an empty batch is ignored if it is below
 class PrivateTraining(Callback):
     """Lightning callback that makes training private, with the batches, clipping, noise and ledger of a plan.
 
-    Pass the callback to the trainer and its `loader` to `fit`. Nothing else changes: `training_step` returns the mean
-    loss of the examples in the batch, and `configure_optimizers` returns one optimizer.
+    Pass the callback to the trainer, and the callback's `loader` to `fit`. Nothing else changes: `training_step`
+    returns the mean loss of the examples in the batch, and `configure_optimizers` returns one optimizer.
 
     ```python
     privacy = PrivateTraining(plan, "run", train_set)
@@ -61,8 +61,8 @@ class PrivateTraining(Callback):
     **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
     Args:
-        plan: plan to train with. If its guarantee relies on random batches, they must be so large that the probability
-            of an empty batch is negligible.
+        plan: plan to train with. If its guarantee relies on random batches, the batches must be so large that the
+            probability of an empty batch is negligible.
         run_directory: run directory. It holds the secret and the noise state, so do not store it with the model.
         dataset: map-style data set, with one item for each example (or user) that the plan protects.
         grad_sample_mode: "hooks" or "functorch".
@@ -178,7 +178,7 @@ class PrivateTraining(Callback):
         _check_monitors(trainer, {name for name, values in logged.items() if len(values) > 1})
 
     def _check_batches(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Check that neither collation nor the module's hooks that change batches mix the examples of a batch."""
+        """Check that collation and the module's hooks that can change a batch do not mix its examples."""
         load = loader_of(self.dataset, self.loader.loader.own_collate)
 
         def transferred(indices: list[int]) -> Any:
@@ -225,7 +225,7 @@ class PrivateTraining(Callback):
 
 
 def _check_empty_batches(plan: Plan, examples: int) -> None:
-    """Raise `InvalidArgument` if the guarantee needs secret batches, and one of them may be empty.
+    """Raise `InvalidArgument` if the guarantee needs secret batches, and a batch may be empty.
 
     Lightning counts only batches that have examples. Its logs and checkpoints contain step numbers, which would reveal
     which batches are empty. But the guarantee assumes that nobody knows the batches.
@@ -244,7 +244,7 @@ def _check_empty_batches(plan: Plan, examples: int) -> None:
 
 
 def _step_rates(participation: Participation, steps: int) -> Iterator[float]:
-    """Yield the probability that a given example is in the batch of each step."""
+    """For each step, yield the probability that a given example is in the batch."""
     if not isinstance(participation, PoissonMinSeparation) or participation.warm_start:
         yield from repeat(participation.expected_batch(1, steps), steps)
         return
@@ -261,7 +261,7 @@ def _step_rates(participation: Participation, steps: int) -> Iterator[float]:
 
 @final
 class _LateLoader:
-    """Stands for the private loader, which does not exist until Lightning has set up the optimizer."""
+    """Placeholder for the private loader, which cannot be made before Lightning has set up the optimizer."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -295,7 +295,8 @@ def _check_trainer(trainer: Any, module: Any) -> None:
         )
     if trainer.world_size > 1:
         raise InvalidArgument(
-            f"The callback uses one process. Got {trainer.world_size}.", hint="use Trainer(devices=1, num_nodes=1)"
+            f"PrivateTraining supports one process. Got {trainer.world_size}.",
+            hint="use Trainer(devices=1, num_nodes=1)",
         )
     if str(trainer.precision) not in ("32-true", "64-true", "bf16-mixed"):
         raise InvalidArgument(
@@ -314,7 +315,7 @@ def _check_trainer(trainer: Any, module: Any) -> None:
 
 
 def _check_monitors(trainer: Any, metrics: set[str]) -> None:
-    """Raise `InvalidArgument` if a callback or scheduler depends on a metric of the training data, which has no noise.
+    """Raise `InvalidArgument` if a callback or scheduler depends on a metric of the training data, without noise.
 
     Args:
         trainer: trainer with callbacks and schedulers.

@@ -5,7 +5,7 @@ tokens of a batch, are means over all tokens that are not padding. The weight of
 of the other examples. So one example changes the gradients of all others, and clipping does not bound its influence.
 The losses here take the mean over the tokens of each example first.
 
-With `reduction="mean"` (the default), they then return the mean over the examples. Use this reduction with
+With `reduction="mean"` (the default), these losses then return the mean over the examples. Use this reduction with
 `loss_reduction="mean"` in `make_private`. With ghost clipping, pass the loss as `criterion`, so that Opacus can compute
 one value per example.
 

@@ -1,7 +1,7 @@
 """User-level privacy for models that process one sequence or image per row, such as Hugging Face models.
 
 An item of the data set is a user with up to k examples. Each user is padded to k examples, and the model processes each
-of them as one row. The gradients of a user's examples are added before the sum is clipped. Use `UserDataset` and
+example as one row. The gradients of a user's examples are added before the sum is clipped. Use `UserDataset` and
 `UserCollate` for the data, `UserLoss` for the loss, and `make_private(..., rows_per_example=k)`.
 `PrivateTrainer(..., rows_per_user=k)` does all of this except for the data set.
 
@@ -35,7 +35,7 @@ class UserDataset(Dataset[list[Any]]):
     Args:
         dataset: map-style data set of examples.
         users: user id of each example, in the order of the data set. Ids are strings, integers or other values that can
-            be compared. A missing id (None or NaN) raises an error.
+            be compared for equality. A missing id (None or NaN) raises an error.
         limit: largest number of examples per user. The first `limit` examples of a user are used; others are left out.
     """
 
@@ -123,7 +123,7 @@ class UserLoss(nn.Module):
     """The loss of a batch of users: the sum or mean over the examples of each user, then a reduction over the users.
 
     Args:
-        loss: loss with a `reduction` attribute. With "none", it must return one value per example, as
+        loss: loss with a `reduction` attribute. If this is "none", the loss must return one value per example, as
             `antiphase.torch.losses.CausalLMLoss()` and `torch.nn.CrossEntropyLoss()` do.
         limit: number of examples per user, as in `UserCollate`.
         reduction: "mean" or "sum" over the users, or "none" for one value per user.
