@@ -307,6 +307,8 @@ def test_wrong_arguments_are_refused():
         stream(mechanism, [(201,)])
     with pytest.raises(ap.InvalidArgument, match="lookahead"):
         stream(mechanism, lookahead=2)
+    with pytest.raises(ap.InvalidArgument, match="The 'regenerate' parameter"):
+        stream(mechanism, regenerate=True)
     with pytest.raises(ap.InvalidArgument, match="norm"):
         ap.Lattice(0, 2**50, 1)
 

@@ -78,7 +78,9 @@ def checked_settings(
         )
     if is_lattice and (lookahead is not None or regenerate):
         hint = "omit lookahead and regenerate, because lattice noise is always computed step by step from stored state"
-        raise _check.invalid("NoiseStream", "lookahead", "None for lattice noise", lookahead or regenerate, hint)
+        if regenerate:
+            raise _check.invalid("NoiseStream", "regenerate", "False for lattice noise", regenerate, hint)
+        raise _check.invalid("NoiseStream", "lookahead", "None for lattice noise", lookahead, hint)
     made = checked_dtype(dtype, is_lattice)
     return Settings(named(leaves), run_id, made, check_source(source), lookahead, regenerate)
 
