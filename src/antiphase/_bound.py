@@ -73,7 +73,7 @@ class Bound:
         if not isinstance(self.entropy, str) or not _HEX.fullmatch(self.entropy):
             raise InvalidArgument(
                 f"The 'entropy' parameter of Bound must be up to 64 hexadecimal digits. Got {self.entropy!r} instead.",
-                hint="omit it; epsilon and delta set it",
+                hint="omit it; the functions antiphase.epsilon and antiphase.delta set it",
             )
 
     def scaled(self, factor: float) -> Bound:
@@ -96,7 +96,7 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def digits_up(value: float, digits: int = 6) -> str:
-    """Return `value` as text with `digits` significant digits, in the style of format "g" but rounded up.
+    """Return `value` as text with `digits` significant digits, like Python's format "g" but rounded up.
 
     >>> digits_up(1e-5), digits_up(1.0000049e-5), digits_up(1.0), digits_up(0.1)
     ('1e-05', '1.00001e-05', '1', '0.1')
@@ -108,8 +108,8 @@ def digits_up(value: float, digits: int = 6) -> str:
 def rounded_up(value: float, decimals: int = 4) -> str:
     """Return `value` as text with `decimals` decimal places, rounded up so that it never understates epsilon or delta.
 
-    If `decimals` is at least 3, a value below 10^(2 - decimals) gets `decimals` significant digits instead, because it
-    would lose most of its digits otherwise.
+    If `decimals` is at least 3, a value below 10^(2 - decimals) gets `decimals` significant digits instead. With
+    `decimals` decimal places, such a value would lose most of its digits.
 
     >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf), rounded_up(1.23456e-6)
     ('1.0001', '0.5000', '2.000001', 'infinity', '1.235e-06')

@@ -73,7 +73,7 @@ def _without_contents(value: Any, depth: int = 4) -> str | None:
 
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
-    """Return `value` as an int from 1 to 2^53. Booleans and floats raise."""
+    """Return `value` as an int from 1 to 2^53; raise for anything else, such as booleans and floats."""
     number = integer(value)
     if number is None or number < 1:
         fraction = isinstance(value, (float, np.floating)) and not float(value).is_integer()
@@ -86,7 +86,7 @@ def positive_integer(owner: str, name: str, value: Any, hint: str = "counts star
 def integer(value: Any) -> int | None:
     """Return an integer as a plain int, and None for anything else, such as booleans and floats.
 
-    A subclass of int may override how it compares and converts.
+    An instance of a subclass of int is converted too, because a subclass may override comparison and conversion.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         return None
@@ -115,7 +115,7 @@ def text(owner: str, name: str, value: Any, hint: str) -> str:
 
 
 def plain(value: str) -> str:
-    """Return a string as a plain `str`. A subclass of `str` may override how it encodes, compares or prints."""
+    """Return a string as a plain `str`, because a subclass of `str` may encode, compare or print differently."""
     return str.__str__(value)
 
 
@@ -163,14 +163,14 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
 def immutable(value: NDArray[Any]) -> NDArray[Any]:
     """Return an immutable copy of an array.
 
-    The memory of the copy belongs to a `bytes` object, so NumPy refuses to make the copy writeable again. The
-    read-only flag of an array that owns its memory could be reset.
+    The memory of the copy belongs to a `bytes` object, so NumPy refuses to make the copy writeable again. (If an array
+    owns its memory, its read-only flag can be reset.)
 
     >>> immutable(np.ones(3)).setflags(write=True)
     Traceback (most recent call last):
     ValueError: cannot set WRITEABLE flag to True of this array
     """
     if not (value.flags.c_contiguous or value.flags.f_contiguous):
-        value = np.array(value)  # make a contiguous copy, in the memory order closest to the view's
+        value = np.array(value)  # make a contiguous copy, in the memory order closest to that of the view
     order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
     return np.frombuffer(value.tobytes(order), value.dtype).reshape(value.shape, order=order)

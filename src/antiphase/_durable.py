@@ -37,8 +37,8 @@ KINDS = {
 }
 
 
-# The pids of this process and its ancestors, back to the first fork after this module was imported. Empty in the
-# process that imported this module.
+# One pid for each fork between the process that imported this module and this process: the pid of the child. Empty in
+# the process that imported this module.
 _forks: list[int] = []
 if hasattr(os, "register_at_fork"):  # false on Windows, which does not fork
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
@@ -47,8 +47,9 @@ if hasattr(os, "register_at_fork"):  # false on Windows, which does not fork
 def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Write `data` to `path` atomically: a crash at any time leaves either the old file or the new one.
 
-    When this returns, the new file and its directory entry are on disk. If `like` is given, the new file gets exactly
-    the mode of that file. Otherwise it gets `mode` (by default owner-only) minus the umask.
+    When this returns, the new file and its directory entry are on disk. If `like`, the status of another file, is
+    given, the new file gets exactly the mode of that file. Otherwise it gets `mode` (by default owner-only) minus the
+    umask.
     """
     with replacing(path, mode, like) as file:
         file.write(data)
@@ -56,7 +57,7 @@ def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.s
 
 @contextmanager
 def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends, with the guarantees of `write_atomically`."""
+    """Open a new file that replaces `path` when the `with` block ends, with the guarantees of `write_atomically`."""
     temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
@@ -136,7 +137,7 @@ def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
     |---|---|
     | none, or a regular file | the file is written atomically; an existing file keeps its mode |
     | a symbolic link | the target of the link is written in the same way; the link stays |
-    | a terminal, pipe or other character device | the data is written to it directly |
+    | a terminal or other character device, or a pipe | the data is written to it directly |
     | a directory, disk or socket | raises `InvalidArgument` |
 
     Args:
@@ -184,7 +185,7 @@ def check_output(path: Path) -> os.stat_result | None:
 def regular_target(path: Path) -> Path:
     """Return the path that an atomic write replaces, with symbolic links resolved.
 
-    Raises `InvalidArgument` if it exists and is not a regular file.
+    Raises `InvalidArgument` if something other than a regular file exists at `path`.
     """
     found = check_output(path)
     if found is not None and not stat.S_ISREG(found.st_mode):
@@ -227,7 +228,7 @@ def check_directory(path: Path, *, private: bool = False) -> None:
         )
     if private and mode & OTHERS:
         raise Refused(
-            f"Users other than its owner can access the private directory {path} (mode {mode & 0o777:03o}).",
+            f"The private directory {path} can be accessed by users other than its owner (mode {mode & 0o777:03o}).",
             hint=f"run chmod 700 {path}; if others may have read its contents, treat the secret as compromised",
         )
 
@@ -252,7 +253,7 @@ def check_in_place(path: Path, descriptor: int) -> None:
         pass
     raise Refused(
         f"{path} was moved, removed or replaced while it was open.",
-        hint="close the run, then move the directory back and open it again, or open it at its new path",
+        hint="close the run; then move the directory back and open the run again, or open the run at its new path",
     )
 
 
@@ -277,7 +278,7 @@ class DirectoryLock:
     """A lock on a directory, held by one live process. The operating system releases it when the process ends.
 
     The directory itself is locked, so there is no lock file to remove. A forked child shares the lock, but `check`
-    raises an error there.
+    raises an error in the child.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -4,7 +4,7 @@ AntiphaseError
 +-- InvalidArgument      an argument has an invalid value (also a ValueError)
 +-- NotProved            no theorem covers the requested combination
 +-- NotEnoughMemory      the computation does not fit in memory (also a MemoryError)
-+-- Corrupted            a stored file was changed or truncated, or belongs to a different key or run
++-- Corrupted            a stored file was changed or truncated, or was written for another run or secret
 +-- Refused              the action would break the guarantee
 """
 
@@ -50,7 +50,7 @@ def enough_memory(purpose: str, *, hint: str) -> Iterator[None]:
 
 
 class Corrupted(AntiphaseError):
-    """A stored file was changed or truncated, or belongs to a different key or run."""
+    """A stored file was changed or truncated, or was written for another run or secret."""
 
 
 class Refused(AntiphaseError):

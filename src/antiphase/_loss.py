@@ -21,8 +21,9 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
     Args:
         strategy: strategy matrix, C.
         workload: workload matrix, A.
-        participation: steps in which one example takes part. A random participation counts as its worst case.
-        objective: the error to use: "rms" or "max" over all steps, "training", or `Curvatures`.
+        participation: steps in which one example takes part. If they are random, the worst possible steps are used.
+        objective: how to measure the noise: "rms" or "max" over all steps, "training" (the noise at the end plus the
+            noise over all steps), or a `Curvatures`, which averages over directions of different curvature.
 
     >>> from antiphase import PrefixSum, SingleParticipation, strategies
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")

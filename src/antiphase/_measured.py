@@ -33,9 +33,10 @@ class MeasuredLowerBound:
         measured_at_delta: delta at which the lower bound holds.
         measurement_confidence: probability with which the bound holds, such as 0.95.
         measurement_method: how the bound was computed.
-        measurement_assumes: assumption about the program, which is "none", "independent canaries", "Gaussian trade-off"
-            or "Gaussian noise".
-        measured_scores: number of canaries whose attack scores were used.
+        measurement_assumes: assumption about the program: "none", "independent canaries", "Gaussian trade-off" or
+            "Gaussian noise".
+        measured_scores: number of canaries that the attack scored. A score is high if a canary seems to have taken
+            part.
 
     >>> found = MeasuredLowerBound(1.5, 1e-6, 0.95, "threshold", "none", 1000)
     >>> found.exceeds(Bound(1.0, "exact", "closed-form", ""))
@@ -94,7 +95,7 @@ class StatisticalTest:
 
     Args:
         what: what was tested.
-        p_values: names and p-values of the parts of the test.
+        p_values: pairs of name and p-value, one for each part of the test.
         level: largest probability of a false alarm over all parts together.
         values_tested: number of values that the test used.
         measured_scale: for the noise test, the measured standard deviation of the noise divided by the claimed one;
@@ -136,12 +137,13 @@ class Audit:
         subject: what was audited, such as "antiphase.torch, hooks".
         claim: the claimed epsilon, which is proved for the claimed mechanism.
         claimed_delta: delta of the claim.
-        measured: lower bounds on epsilon, each with its own assumption. The first is from `counting_bound`.
+        measured: lower bounds on epsilon, each with its own assumption. The first is from `counting_bound`, which
+            counts scores above a threshold.
         tests: tests of noise, contributions and participation.
         roc: ROC curve of the attack, as pairs of false and true positive rates.
-        claimed_roc: ROC curve of the two distributions that the privacy proof compares, as pairs like `roc`.
+        claimed_roc: ROC curve of the same attack on simulated values of the claimed mechanism, as pairs like `roc`.
         level: largest probability with which a correct program is flagged.
-        seconds: time that the audit took.
+        seconds: time that the audit took, in seconds.
         remarks: what the audit did not test.
         plan_fingerprint: fingerprint of the audited plan; empty if only a mechanism was given.
     """

@@ -22,8 +22,8 @@ class Curvatures:
     """An objective that averages the noise over directions of different curvature in parameter space.
 
     In a direction of curvature lambda, SGD with learning rate eta damps old noise at the rate h = eta lambda. Without
-    momentum, each step multiplies old noise by 1 - h. With gradients x, the iterates are then A_h x with
-    A_h = `workload.with_curvature(h)`. The squared error of a strategy C is
+    momentum, each step multiplies old noise by 1 - h. For gradients x, the iterates in this direction are A_h x, where
+    A_h is `workload.with_curvature(h)`. The squared error of a strategy C is
 
         J(C) = sum_i p_i ||diag(g) A_{h_i} C^-1||_F^2,    p_i = weight_i / (sum of all weights),
 
@@ -37,10 +37,11 @@ class Curvatures:
         weights: relative weights, one for each curvature; None for equal weights. To measure the excess loss of a
             quadratic model, weight each direction by its curvature.
         steps: "last" counts the noise in the last iterate, and "all" the mean square over all steps. A fraction f in
-            (0, 1] is for a model that is the mean of the last f x n iterates.
-        trajectory: weight of a second term, the noise over all steps in a flat direction (curvature 0). With weight 1,
-            the two terms are equal for independent noise. Without the second term, an optimised strategy with separate
-            coefficients for every column has little noise in the last steps but far too much in all others.
+            (0, 1] counts the noise in the mean of the last f x n iterates.
+        trajectory: weight of a second term of J, the noise over all steps in a flat direction (curvature 0). The second
+            term is scaled so that, with weight 1, it equals the first term for independent noise. Without the second
+            term, an optimised strategy with separate coefficients for every column has little noise in the last steps
+            but far too much in all others.
 
     >>> Curvatures([0.0, 0.1]).steps
     'last'
@@ -114,7 +115,7 @@ class Curvatures:
 
     @property
     def way(self) -> Curvatures | None:
-        """The term that `trajectory` weights, as an objective of its own. None if `trajectory` is 0."""
+        """The noise over all steps that `trajectory` weights, as an objective of its own. None if `trajectory` is 0."""
         return Curvatures(np.zeros(1), steps="all") if self.trajectory else None
 
     @property

@@ -159,7 +159,7 @@ def _check_epochs(problem: Problem) -> None:
         raise _check.invalid(
             "Problem",
             "steps",
-            f"at most {fit}, the number of steps that {participation} covers",
+            f"at most {fit}, the number of steps that {participation} allows",
             problem.steps,
             f"the nearest problems that work have steps={fit}, or participation="
             f"{participation.for_steps(problem.steps)}",

@@ -1,7 +1,7 @@
 """Frozen dataclasses that compare by value and round-trip through JSON.
 
 Arrays of up to 1,024 numbers are written as readable lists, larger ones as base64 of their little-endian float64 bytes.
-Both forms restore every bit.
+Both forms preserve every bit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
 
     Args:
         cls: the class, if the decorator is used without arguments.
-        tag: name of the type in JSON and fingerprints, by default the name of the class. Files, noise keys and sampler
-            seeds depend on it, so if you rename a class, pass its old name as the tag.
+        tag: name of the type in JSON and in fingerprints (hashes of the JSON), by default the name of the class. Files,
+            noise keys and sampler seeds depend on the tag, so if you rename a class, pass its old name as the tag.
     """
     if cls is None:
         return lambda renamed: _register(renamed, tag)

@@ -6,9 +6,9 @@ A sealed file consists of these parts, in order:
 
 Each HMAC-SHA256 covers everything before it. The HMAC key and the cipher key are derived from the secret. The cipher
 key also depends on a nonce in the header, and every file has a new nonce. The header is parsed only after its HMAC has
-been checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract
-the noise, so the arrays are never written to disk unencrypted. Without the secret, only the header can be read, which
-contains the shapes.
+been checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the arrays of a noise
+state can subtract the noise, so arrays are never written to disk unencrypted. Without the secret, only the header can
+be read, which contains the shapes.
 
 Arrays are written and read in chunks of 1 MiB, so that no second copy of a model-sized array is held in memory.
 """

@@ -225,7 +225,7 @@ def _read_private(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             if mode & OTHERS:
                 raise InvalidArgument(
-                    f"Users other than its owner can access {path} (mode {mode & 0o777:03o}).",
+                    f"The secret {path} can be accessed by users other than its owner (mode {mode & 0o777:03o}).",
                     hint=f"run chmod 600 {path}; if others may have read it, treat the secret as compromised",
                 )
             return file.read(LARGEST_FILE)

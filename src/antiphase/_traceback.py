@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def without_locals(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that handles noise, batches or keys, so that errors that it raises carry no local variables.
+    """Decorate a function that handles noise, batches or keys, so that its errors contain no local variables.
 
     An interrupt, a full disk or a lack of memory can raise an error in any frame, so the variables of all called
     functions are cleared.

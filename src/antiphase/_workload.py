@@ -1,7 +1,7 @@
 """Workloads: linear maps A from the gradients of all steps to the model iterates.
 
-Every workload has a banded inverse, and only its bands are computed. Multiplication by A is then a recursion that takes
-O(steps x bands) time. The dense matrix A is formed in small cases only.
+Every workload has a banded inverse, and only the bands of this inverse are computed. Multiplication by A is then a
+recursion that takes O(steps x bands) time. The dense matrix A is formed in small cases only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Workload(ABC):
     @property
     @abstractmethod
     def toeplitz_inverse(self) -> Array | None:
-        """The nonzero part of the first column of A^-1 if A is Toeplitz, else None."""
+        """The first column of A^-1 without trailing zeros if A is Toeplitz, else None."""
 
     @abstractmethod
     def check_steps(self, steps: int) -> None:
@@ -191,7 +191,7 @@ class Momentum(Workload):
 
     @property
     def toeplitz_inverse(self) -> Array | None:
-        """The first column of A^-1 if the learning rate is constant, else None.
+        """The first column of A^-1 without trailing zeros if the learning rate is constant, else None.
 
         Its entries are the coefficients of the polynomial (1 - beta x) (1 - (1 - eta wd) x) / eta + lambda x.
         """

@@ -211,7 +211,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
     with run_for(plan, tmp_path, PARAMS) as run:  # what the ledger has is known in every process
         optimizer = begin(run)
         state = apj.load(tmp_path / "old", start, run)
-        check_refused(run, optimizer.update, (gradient(0.0), state), "outputs of the 1 steps before it")
+        check_refused(run, optimizer.update, (gradient(0.0), state), "for the first 1 steps")
         state = apj.load(tmp_path / "new", start, run)
         for step in range(1, 4):
             updates, state = optimizer.update(gradient(step), state)
@@ -308,7 +308,7 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
             apj.commit(run, *(jax.tree.map(lambda part: part[0], tree) for tree in (states, updates)))
         updates, states = update(several, states)
         assert np.isnan(updates["w"][1]).all()
-        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
+        with pytest.raises(ap.Refused, match="for the first 2 steps"):
             apj.commit(run, *(jax.tree.map(lambda part: part[1], tree) for tree in (states, updates)))
 
 
@@ -359,7 +359,7 @@ def test_a_refused_step_is_not_committed_though_another_was_made_since(tmp_path,
             with pytest.raises(ap.Refused, match="refused the noise of this step"):
                 act()
         apj.commit(run, second, updates)
-        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
+        with pytest.raises(ap.Refused, match="for the first 2 steps"):
             optimizer.update(gradient(1.0), refused)
         assert (run.committed, run.report().rewinds) == (2, 0)
 

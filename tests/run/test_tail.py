@@ -85,7 +85,7 @@ def test_the_smallest_delta_is_where_refusal_begins(epsilon):
     tail = Tail(21.0, math.log(1e-80))
     smallest = tail.smallest_delta(epsilon)
     tail.check(epsilon, smallest)
-    with pytest.raises(ap.Refused, match="does not cover delta"):
+    with pytest.raises(ap.Refused, match="is too small to state epsilon"):
         tail.check(epsilon, math.nextafter(min(smallest, 1.0), 0.0))
 
 
@@ -112,7 +112,7 @@ def test_an_epsilon_that_the_noise_does_not_cover_is_refused(tmp_path, dtype, no
             assert found.guarantee == plan.guarantee
             assert found.smallest_delta < delta
         else:
-            with pytest.raises(ap.Refused, match=r"does not cover delta = .* bounded by 54\.\d standard deviations"):
+            with pytest.raises(ap.Refused, match=r"too small to state epsilon = .* bounded by 54\.\d standard"):
                 run.report()
 
 
@@ -127,7 +127,7 @@ def test_a_planned_epsilon_that_the_noise_does_not_cover_is_not_stated(tmp_path,
         for step in range(steps):
             run.commit(step, run.digest(step, run.gradient_noise(step)))
         assert guarantee.value > 1430.0 > epsilon(mechanism.first(1), 1e-6).value
-        with pytest.raises(ap.Refused, match="does not cover delta"):
+        with pytest.raises(ap.Refused, match="is too small to state epsilon"):
             run.report()
 
 

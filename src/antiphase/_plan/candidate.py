@@ -39,8 +39,8 @@ class Candidate:
         memory_copies: number of model-sized buffers that the noise needs.
         seconds: time in seconds to optimize and calibrate the candidate.
         participation: participation that the noise was calibrated for.
-        per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
-            if not computed.
+        per_step: standard deviation of the noise in the model after each step that `curve_steps` returns, for clipping
+            norm 1; empty if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
         variant: short text that tells apart candidates of the same family and size.
         rms_error: root mean square of the noise in the model over all steps, computed as if gradients did not depend on

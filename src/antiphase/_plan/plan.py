@@ -27,7 +27,7 @@ FORMAT = 1
 # Largest relative differences between epsilons.
 BETWEEN_MACHINES = 2e-3  # between the epsilons that two machines compute from samples with the same entropy
 BETWEEN_SAMPLES = 1e-2  # between two epsilons of one mechanism from independent samples
-ABOVE_BUDGET = 1e-8  # between a guarantee that rounding put above the budget and the budget's epsilon
+ABOVE_BUDGET = 1e-8  # between the budget's epsilon and a guarantee that is above it because of rounding
 
 
 @final
@@ -167,9 +167,9 @@ class Plan:
         Raises `Corrupted` if the file was truncated, or if its problem, mechanism or root were edited or contradict
         each other. Also raises `Corrupted` if the guarantee stated in the file is better than the recomputed one. The
         error, candidates and notes are not authenticated: anyone who can write the file can change them. A guarantee
-        based on samples is certified again with the entropy stored in the file, so the result is the same every time.
-        The author of the file could have chosen that entropy. Before you rely on a plan from someone else, call
-        `verify`, which draws fresh entropy.
+        based on samples is certified again with the entropy (seed of the samples) stored in the file, so the result is
+        the same every time. The author of the file could have chosen that entropy. Before you rely on a plan from
+        someone else, call `verify`, which draws fresh entropy.
         """
         return cls._load(path)
 

@@ -75,12 +75,12 @@ class KeyedDigest:
 
     A replayed step uses the nonces of the original step again. If the tags were public, this would be fatal: the XOR of
     two tags with the same nonce is a known polynomial in the hash key, and solving for the key is easy. Here, the tags
-    are secret, because only HMAC reads them. With a fixed nonce, a tag is the GHASH of the segment XOR a constant. This
-    is a universal hash: two different segments of at most L blocks of 16 bytes have the same tag with a probability of
-    at most (L + 1) / 2^128. A universal hash followed by a PRF is a PRF. The reason is that two different lists of
-    arrays almost surely give HMAC two different inputs, and then the digests are independent random bytes to anyone
-    without k2. Secrecy therefore does not depend on the nonces. Their purpose is that equal segments of different
-    steps, or of one step, get different tags.
+    are secret, because only HMAC reads them. With a fixed nonce, a tag is GHASH(segment) XOR a constant. GHASH is a
+    universal hash: two different segments of at most L blocks of 16 bytes have the same tag with a probability of at
+    most (L + 1) / 2^128. A universal hash followed by a PRF is a PRF. The reason is that two different lists of arrays
+    almost surely give HMAC two different inputs, and then the digests are independent random bytes to anyone without
+    k2. Secrecy therefore does not depend on the nonces. The nonces only give different tags to equal segments of
+    different steps, or of one step.
 
     Reference: Carter and Wegman 1981 (universal hashing); Shoup 1996, "On fast and provably secure message
     authentication based on universal hashing"; McGrew and Viega 2004 (GHASH); NIST SP 800-38D (GMAC).

@@ -196,7 +196,7 @@ def clear_temporary(directory: Path) -> None:
 def own_secret(directory: Path, *, create: bool) -> Secret:
     """Return the secret stored in the directory. If `create`, generate and store a new secret first.
 
-    A secret file that already exists is then replaced. No run has used that secret, and whoever put it there knows it.
+    If `create`, an existing secret file is replaced: no run has used the old secret, and whoever put it there knows it.
     """
     path = directory / "private" / "secret"
     if create:

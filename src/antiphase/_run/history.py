@@ -1,4 +1,4 @@
-"""The state of a run according to its ledger: committed steps, their digests, and publications."""
+"""The state of a run according to the public part of its ledger: committed steps, their digests, and publications."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Publication:
 class History:
     """The state of a run after all public entries of its ledger.
 
-    Others may know the outputs of the steps before `published`. A replay of such a step must give the same digest.
+    Others may know the outputs of the first `published` steps. A replay of such a step must give the same digest.
 
     A lineage is a keyed digest of all outputs up to a step. Integrations use lineages to check that a training state
     was computed from the outputs in the ledger. Ledger entries store the lineage in the field "mark".
@@ -48,10 +48,10 @@ class History:
         publications: all publications.
         rewinds: number of times that steps were replaced or noisy outputs were discarded.
         extensions: number of times that the plan was extended.
-        source: source of the noise: "host" or the description of a device.
+        source: source of the noise: "host" (AES on the CPU) or the description of a generator on a device.
         details: hash of the plan's details (error, candidates, notes and deviation) when the run was created or last
             extended; None in older ledgers.
-        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with. With a different
+        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with, because with another
             kind, every replay would seem to have a different output. Ledgers that do not name a kind use SHA-256.
     """
 

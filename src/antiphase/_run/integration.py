@@ -56,7 +56,7 @@ def open_shared(
         leaves: names and full shapes of all parameters.
         own_leaves: for each parameter, the part that this rank generates noise for.
         device_noise: function from (secret, run id) to a source of noise on a device. None to generate noise on the
-            host.
+            host, that is, with AES on the CPU.
         examples: as for `Run.open`; the same on every rank.
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
@@ -171,7 +171,8 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
     """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with a different source.
 
     Different sources give independent random draws. If the source changed during a run, the noise of later steps would
-    not cancel the noise of earlier steps. It would not have the covariance that the guarantee assumes.
+    not cancel the noise of earlier steps. The noise of all steps would not have the covariance that the guarantee
+    assumes.
 
     If several processes share the run, every process must call this function before the first step. Later calls, which
     cannot change the source, do not communicate.
@@ -268,10 +269,10 @@ def check_lineage(run: Run, step: int, lineage: bytes) -> None:
 
 def _replaced(step: int) -> Refused:
     return Refused(
-        "The ledger contradicts this training state, which was not computed from the recorded outputs of the "
-        f"{step} steps before it.",
-        hint="either these steps were replaced later, or the gradients of this replica were not summed with the "
-        "gradients of the other replicas before the noise was added. Either way, two outputs have the same noise. "
+        "This training state contradicts the ledger: it was not computed from the outputs that the ledger records for "
+        f"the first {step} steps.",
+        hint="either these steps were replaced later, or the gradients of this process were not summed with the "
+        "gradients of the other processes before the noise was added. Either way, two outputs have the same noise. "
         "Continue from a state computed from the steps in the ledger, or start a new run in a new directory; "
         "antiphase.compose computes the guarantee of both",
     )

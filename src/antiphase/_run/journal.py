@@ -20,7 +20,7 @@ class Journal:
     all other ranks, the journal has only the history, which is updated with the entries that rank 0 sends.
 
     Args:
-        history: state after the entries so far.
+        history: state after the public entries of the ledger so far.
         ledger: open ledger; None on ranks that do not write it.
         lock: lock on the run directory; None on ranks that do not write the ledger.
     """
@@ -97,13 +97,13 @@ class Journal:
             self.critical.check()
 
     def release(self) -> None:
-        """Release the directory without writing anything."""
+        """Release the lock on the directory without writing anything."""
         self._is_closed = True
         if self.lock is not None:
             self.lock.release()
 
     def close(self) -> None:
-        """Write all entries to disk and release the directory."""
+        """Write all entries to disk and release the lock on the directory."""
         try:
             if self.ledger is not None:
                 self.ledger.close()

@@ -41,7 +41,7 @@ class NoiseReplay(Protocol):
 
 @final
 class ExternalNoise:
-    """Takes the place of the host's noise if an integration generates the noise. `read` always raises `Refused`."""
+    """Takes the place of noise from the host (CPU) if an integration generates the noise. `read` raises `Refused`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -65,7 +65,7 @@ class StreamReplay:
     Args:
         directory: private directory for saved states.
         plan: plan of the run.
-        leaves: names and shapes of the parameters, or of this rank's parts of them, to generate noise for.
+        leaves: names and shapes of the parameters to generate noise for; in a shared run, of this rank's parts of them.
         secret: secret of the run.
         run_id: id of the run.
         dtype: dtype of the noise.
@@ -129,7 +129,7 @@ class StreamReplay:
             self._stream.close()
 
     def save(self) -> None:
-        """Store the current state and delete all states but the newest `KEPT_STATES`."""
+        """Store the current state, and delete all saved states except the newest `KEPT_STATES`."""
         with self._exclusive:
             if self._stream is None:
                 return
@@ -143,7 +143,8 @@ class StreamReplay:
         before, noise, after = stream.step, stream.next(), stream.step
         if (before, after) != (step, step + 1):
             raise Refused(
-                f"Reading the noise of step {step} moved the stream from step {before} to {after}.",
+                f"Reading the noise of step {step} must advance the noise stream by one step, but the stream moved "
+                f"from step {before} to step {after}.",
                 hint="close the run and open it again, which replays the noise",
             )
         return noise

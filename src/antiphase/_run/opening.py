@@ -1,4 +1,4 @@
-"""Opens a run directory for writing: creates a run, resumes it, or resumes it with an extended plan."""
+"""Opens a run directory for writing: creates a run, resumes one, or resumes one with an extended plan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OpenDirectory:
     Args:
         plan: plan of the run, with a newly computed guarantee.
         path: absolute path of the directory.
-        header: header of the run.
+        header: header of the run: its id and other properties that never change.
         secret: secret of the run.
         journal: ledger and history of the run.
     """
@@ -119,7 +119,7 @@ def _stored_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock
 def _identity(plan: Plan, header: Header) -> Entry:
     """Return the fields of a ledger entry that identify plan and header.
 
-    The ledger authenticates these fields. To check plan.json and run.json, they are compared with these fields.
+    The ledger authenticates these fields, so the files plan.json and run.json can be checked against them.
     """
     return {
         "steps": plan.steps,
@@ -171,7 +171,7 @@ def _check_examples(plan: Plan, examples: int | None) -> None:
 def new_header(plan: Plan, leaves: Any, dtype: DTypeLike | None, examples: int | None) -> Header:
     """Return the header of a new run after checking every field. Nothing is written.
 
-    If `dtype` is None, the dtype is int64 for a plan with a lattice, and float32 for any other plan.
+    If `dtype` is None, the dtype is int64 for a plan with a lattice (noise in exact integers), otherwise float32.
     """
     mechanism = plan.mechanism
     if examples is not None:

@@ -31,12 +31,12 @@ class PrivacyReport:
     Args:
         run_id: id of the run.
         unit: unit of privacy, such as "example" or "user".
-        adjacency: neighbouring relation.
+        adjacency: neighbouring relation, such as "zero-out".
         delta: delta at which epsilon is stated.
-        planned: epsilon of all steps of the plan. Like `guarantee`, it accounts for the bounded range of the draws.
+        planned: epsilon of all steps of the plan. It accounts for the bounded range of the random draws.
         guarantee: epsilon of the steps that ran. It accounts for the bounded range of the random draws.
         smallest_delta: smallest delta that can be stated with the epsilon of `guarantee`, or of `planned` if no step
-            was taken. There is such a limit because the draws are bounded. It is about 1e-323 if it has no effect. None
+            was taken. There is such a limit because the draws are bounded. A limit of about 1e-323 has no effect. None
             if the noise was generated on a device. In that case, a remark states the assumption about the draws.
         steps_planned: number of steps of the plan.
         steps_run: number of steps that ran.

@@ -30,11 +30,11 @@ class RunRecord:
 
     Args:
         plan: plan of the run.
-        header: leaves, dtype and number of examples.
+        header: run id, leaves (parameter shapes), dtype of the noise and number of examples.
         secret: secret of the run.
-        history: state after all public entries.
-        public: number of public entries.
-        batches: private entries, which record the batches.
+        history: state after all public entries of the ledger.
+        public: number of public entries of the ledger.
+        batches: private entries of the ledger, which record the batches.
         torn: for each ledger file, the number of bytes after the last authentic entry. They come from a crash, or from
             a write in progress.
     """
@@ -52,13 +52,13 @@ class RunRecord:
         return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, self._tail)
 
     def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
-        """Verify the stated epsilon of the steps that ran with fresh samples. Return it, or raise `Refused`.
+        """Verify, with fresh samples, the stated epsilon of the steps that ran. Return it, or raise `Refused`.
 
         An epsilon that does not come from samples is returned without this check, because `report` has computed it.
 
         Args:
             stated: report on this run. Its `guarantee` is the claim to check.
-            attempt: as for `antiphase.verify`.
+            attempt: 1 for the first verification, 2 for the second, and so on, as for `antiphase.verify`.
         """
         bound, plan = stated.guarantee, self.plan
         if bound is None or bound.kind != "confident":

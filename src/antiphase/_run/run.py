@@ -137,7 +137,8 @@ class Run:
             examples: size of the data set; required if the guarantee relies on random batches.
             secret: if None, a new run generates a secret and stores it in the directory. To store the secret elsewhere,
                 create it yourself and pass it.
-            dtype: dtype of the noise, float32 or float64; None means float32, or int64 for a plan with a lattice.
+            dtype: dtype of the noise, float32 or float64. None means float32, or int64 if the plan has a lattice (noise
+                in exact integers).
             background_noise: if true, `batch` for the next step starts computing the step's noise on a background
                 thread, so that it is ready when `gradient_noise` asks for it. This does not change the noise, and it
                 needs no extra memory.
@@ -285,7 +286,7 @@ class Run:
         every bit. A sum that does not fit into 64 bits wraps around. Sums of fewer than 2^14 examples always fit.
 
         Args:
-            step: the step.
+            step: step whose noise to add, counting from 0.
             sums: exact sums from `Lattice.clipped_sum`, one array of int64 for each leaf, in order.
         """
         if self.plan.mechanism.lattice is None:
@@ -327,7 +328,7 @@ class Run:
         digest function for all steps of a run.
 
         Args:
-            step: the step.
+            step: step whose output is digested, counting from 0.
             arrays: a list of numeric arrays or tensors, or a mapping from names to them, such as the model after the
                 step.
         """
@@ -652,9 +653,9 @@ def _kind(given: object) -> str:
 
 
 def _proof(secret: Secret, run_id: str) -> bytes:
-    """Return bytes derived from the secret. Ranks compare them to check that they have the same secret.
+    """Return bytes derived from the secret. Ranks compare these bytes to check that all have the same secret.
 
-    These bytes reveal nothing about the secret itself.
+    The bytes reveal nothing about the secret itself.
     """
     return secret.derive("same secret", run_id)
 

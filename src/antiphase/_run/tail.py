@@ -3,10 +3,10 @@
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
 **On the host.** Let tau bound the total variation distance between the joint distribution of all draws of a run and
-that of rounded ideal draws (`antiphase._noise.tail` proves tau; `log_missing_mass` is ln tau). The same bound holds
-for everything released, both for a data set D and for its neighbour D'. Suppose that the mechanism I with ideal draws
-is (epsilon, delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the
-run R satisfies, for every event S,
+that of rounded ideal draws (`antiphase._noise.tail` proves tau; `log_missing_mass` is ln tau). Everything released is
+computed from the data and the draws, so the same bound holds for the distribution of everything released, both for a
+data set D and for its neighbour D'. Suppose that the mechanism I with ideal draws is (epsilon, delta)-differentially
+private. (This is proved for real numbers; rounding is not accounted for.) Then the run R satisfies, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
                  <= e^epsilon P(I(D') in S) + delta + tau
@@ -15,7 +15,7 @@ run R satisfies, for every event S,
 so R is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Therefore, the
 epsilon of a run at delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the term (1 + e^epsilon)
 tau exceeds half of delta, `Tail.check` raises `Refused`. If the term is too small to change delta in floating point,
-epsilon does not change. For 10^12 draws, ln tau is about -1430. The error is then raised only for an epsilon beyond 700
+epsilon does not change. For 10^12 draws, ln tau is about -1430. `Refused` is then raised only for an epsilon beyond 700
 (at delta = 1e-300) or 1,400 (at delta = 1e-6).
 
 **On a lattice**, the draws are exact, but a run stops if a number does not fit into 62 bits. Here tau is a bound on the
@@ -78,8 +78,9 @@ class Tail:
                 "no delta is large enough" if smallest >= 1.0 else f"delta must be at least {digits_up(smallest, 2)}"
             )
             raise Refused(
-                f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}, because its draws are bounded "
-                f"by {self.end:.1f} standard deviations. For a run of this size and this epsilon, {limit}.",
+                f"A delta of {delta:g} is too small to state epsilon = {epsilon:.6g}: the random draws are bounded by "
+                f"{self.end:.1f} standard deviations, and the correction for this bound would need more than half of "
+                f"delta. For a run of this size and this epsilon, {limit}.",
                 hint="plan with a larger delta or a smaller epsilon",
             )
 

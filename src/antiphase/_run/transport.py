@@ -1,7 +1,7 @@
 """Collective operations among the processes (ranks) that share one run.
 
 Only rank 0 opens the run directory and writes the ledger. The other ranks wait for rank 0, which sends them the public
-entries that it wrote. Secrets are never sent: every rank reads the secret itself.
+ledger entries that it wrote. Secrets are never sent: every rank reads the secret itself.
 """
 
 from __future__ import annotations

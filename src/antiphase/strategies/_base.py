@@ -53,7 +53,7 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """True if every row of z is first used in or after the step that completes the same row of C."""
+        """True if no row of z is used before the step that completes the row of C with the same index."""
         return self.recursion().is_causal
 
     @property
@@ -66,7 +66,7 @@ class Strategy(ABC):
 
     @property
     def is_extensible(self) -> bool:
-        """True if more steps leave the existing rows of N unchanged. A run can then be extended later."""
+        """True if adding steps leaves the existing rows of N unchanged. A run can then be extended later."""
         return False
 
     @property
@@ -87,7 +87,7 @@ class Strategy(ABC):
 
     @property
     def has_unit_columns(self) -> bool:
-        """True if the columns of C are normalised. Rescaling the stored coefficients then does not change C."""
+        """True if the columns of C are scaled to norm 1. Rescaling the stored coefficients then does not change C."""
         return False
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
@@ -100,7 +100,7 @@ class Strategy(ABC):
         return None
 
     def band_columns(self) -> Array | None:
-        """Return columns[j, r] = C[j + r, j] for a lower-triangular C, as in `Banded`; None if not available."""
+        """Return columns[j, r] = C[j + r, j] for a lower-triangular C, as in `Banded`; None if not provided."""
         return None
 
     def toeplitz_column(self) -> Array | None:
@@ -112,7 +112,7 @@ class Strategy(ABC):
 
     @property
     def stores_column(self) -> bool:
-        """True if the first column of C is stored. It need not be computed then, and may have any length."""
+        """True if the first column of C is stored, so that it need not be computed and may have any length."""
         return False
 
     @property
@@ -133,13 +133,13 @@ class Strategy(ABC):
     def gram(self, *, absolute: bool = False) -> Gram:
         """Return the Gram matrix X = C^T C; with `absolute`, the Gram matrix of the absolute values |C|.
 
-        This default uses the dense C. Override it if C has structure.
+        This default uses the dense C. Override this method if C has structure.
         """
         matrix = self.encoder()
         return DenseGram(np.abs(matrix) if absolute else matrix)
 
     def first(self, steps: int) -> Strategy:
-        """Return a strategy that covers the first `steps` steps, for the accounting of a run that stops early.
+        """Return a strategy with at least the first `steps` steps, for the accounting of a run that stops early.
 
         The result must contain every row of C that these steps complete. It may contain more rows, up to all of C.
         """
@@ -189,7 +189,7 @@ def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> 
     if value.ndim == 0 or len(value) != rows:
         raise InvalidArgument(
             f"{type(strategy).__name__}.{method} needs {rows} rows along the first axis. Got shape {value.shape}.",
-            hint=f"the strategy has {strategy.steps} steps and {strategy.rows} rows",
+            hint=f"the strategy has {strategy.steps} steps, and C has {strategy.rows} rows",
         )
     return value
 

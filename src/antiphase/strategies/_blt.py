@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz (BLT) strategies, which need a few decaying buffers instead of many bands."""
+"""Buffered linear Toeplitz (BLT) strategies, whose noise needs only a few decaying buffers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 class BLT(Strategy):
     """A lower-triangular Toeplitz strategy C with first column c_0 = 1, c_i = sum_j scale_j decay_j^(i - 1).
 
-    Computing the noise needs d buffers, for any number of steps.
+    Computing the noise needs one buffer for each decay, for any number of steps.
 
     Args:
-        decay: the factor by which each of the d buffers decays per step, in [0, 1]; theta_j in the literature.
+        decay: one number in [0, 1] for each of d buffers, by which each step multiplies the buffer; theta_j in the
+            literature.
         scale: the weight of each of the d buffers; omega_j in the literature.
         steps: number of steps, n.
 
@@ -146,7 +147,7 @@ class BLT(Strategy):
         return _BufferEncoding(self)
 
     def recursion(self) -> Buffers:
-        """Return a `Buffers` recursion, which feeds each output back into one buffer for each decay."""
+        """Return a `Buffers` recursion, which adds each output to one buffer for each decay."""
         return Buffers(self.steps, self.decay, self.scale)
 
 

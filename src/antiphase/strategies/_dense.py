@@ -30,8 +30,8 @@ class Dense(Strategy):
 
     The noising matrix N is C^-1 for square C and the pseudo-inverse otherwise. The pseudo-inverse has the smallest
     error of all left inverses, for every workload (Denisov et al. 2022, section 3). The privacy guarantee does not
-    require C to be lower triangular. Step t releases only the gradient plus row t of N z, and the random draws z do not
-    depend on the data.
+    require C to be lower triangular, because step t releases only the gradient plus row t of N z, and the random draws
+    z do not depend on the data.
 
     Args:
         matrix: C, of shape (rows, steps).

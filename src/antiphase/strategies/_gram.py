@@ -27,12 +27,13 @@ class Gram(ABC):
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: True if shifting a pattern to later steps never increases its sensitivity. This holds if the
-            block of X on the shifted pattern is a submatrix of the block on the original pattern, or equals the
-            original block minus a positive semidefinite matrix.
+        first_is_worst: True if shifting a pattern to later steps never increases its sensitivity. The block of X on a
+            pattern has the rows and columns of the pattern's steps. Shifting never increases the sensitivity if the
+            block on the shifted pattern is a submatrix of the block on the original pattern, or equals the original
+            block minus a positive semidefinite matrix.
         norms_decrease: True if each column of C consists of the first entries of every earlier column, shifted down, so
-            that column norms never increase. Among patterns whose columns are orthogonal, the one with the earliest
-            steps then has the largest sensitivity.
+            that column norms never increase. Among all patterns at whose steps the columns of C are orthogonal to each
+            other, the one with the earliest steps then has the largest sensitivity.
     """
 
     steps: int
@@ -204,7 +205,7 @@ class TreeGram(Gram):
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return, for each pair of steps, the number of levels from the lowest node above both up to the root."""
+        """Return, for each pair of steps, the number of levels from the lowest node above both steps up to the root."""
         stop = self.steps - lag if stop is None else stop
         _check_length(stop - start)
         i = np.arange(start, stop)
@@ -216,7 +217,7 @@ class TreeGram(Gram):
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return ||C w||^2 as both numbers of `Gram.squares`, because C has no negative entry."""
+        """Return ||C w||^2 twice: both numbers of `Gram.squares` are equal, because C has no negative entry."""
         total, sums = 0.0, weights
         for _ in range(self.levels):
             total += float(sums @ sums)
@@ -228,7 +229,7 @@ class TreeGram(Gram):
         return float(self.levels)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the sums defined in `Gram.class_sums`.
+        """Return the residues, and the sums of |X_ij| and of X_ij over their patterns, as defined in `Gram.class_sums`.
 
         If there are many diagonals, each sum is computed as the sum of count^2 over all nodes, where `count` is the
         number of pattern steps below a node. Within a level, the counts of complete nodes differ by at most one, so

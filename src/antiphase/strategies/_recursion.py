@@ -55,7 +55,7 @@ class Recursion:
 
     @property
     def is_causal(self) -> bool:
-        """True if every row of z is first used in or after the step that completes the same row of C."""
+        """True if no row of z is used before the step that completes the row of C with the same index."""
         return True
 
 
@@ -147,7 +147,7 @@ class Buffers(Recursion):
 
     Args:
         steps: number of steps.
-        decay: the factor by which each buffer decays per step, in [0, 1].
+        decay: one number in [0, 1] for each buffer, by which each step multiplies the buffer.
         scale: the weight of each buffer in the noise.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 3.
@@ -198,13 +198,13 @@ class TreeNodes(Recursion):
     Each node of the tree stands for the sum of the steps below it. The decoder computes the noise of this sum, called
     the estimate of the node, as w z + (1 - w) (left + right). Here z is the row drawn for the node, left and right are
     the estimates of its children, and w is the `own_weight` of its level. A step completes a node if it is the last
-    step below the node.
+    step of the run below the node.
 
     In step t, one row of z is drawn for the leaf of the step, and then one for each other node that the step completes,
     from the bottom up. The rows of step t start at row 2t - popcount(t). The noise of step t is the estimate of the
-    highest node that it completes, minus the estimates of the left siblings on the path from the leaf to this node. In
-    the prefix sum, the node replaces these siblings. Before step t, the state holds one estimate for each bit that is
-    set in t.
+    highest node that step t completes, minus the estimates of some nodes below it: the left siblings of the nodes on
+    the path from the leaf to that highest node. The previous prefix sum contains these siblings, and the next one
+    contains the highest node instead. Before step t, the state holds one estimate for each bit that is set in t.
 
     Args:
         steps: number of steps, which are the first leaves of the tree.

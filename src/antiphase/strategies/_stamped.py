@@ -23,10 +23,10 @@ from antiphase.strategies._stream import Stream
 class Stamped(Strategy):
     """The strategy C_0 of one block, repeated along the diagonal: C = I (x) C_0 and N = I (x) N_0 (Kronecker products).
 
-    If C_0 is a `Tree` with the online decoder and the workload is a prefix sum, this is the restarted tree mechanism.
-    The noise in the last prefix sum of a completed block then stays in all later prefix sums. If the noising matrix N_0
-    of one block is the pseudo-inverse of C_0, then N is the pseudo-inverse of C and has the smallest error for every
-    workload.
+    N_0 is the noising matrix of one block. If C_0 is a `Tree` with its default decoder and the workload is a prefix
+    sum, this is the restarted tree mechanism. The noise in the last prefix sum of a completed block then stays in all
+    later prefix sums. If N_0 is the pseudo-inverse of C_0, then N is the pseudo-inverse of C and has the smallest error
+    of all left inverses of C, for every workload.
 
     Args:
         strategy: the strategy of one block; a run has repeats * strategy.steps steps.
@@ -70,7 +70,7 @@ class Stamped(Strategy):
         return self.strategy.memory_copies
 
     def rows_at(self, step: int) -> int:
-        """Return the number of rows of z that the noising stream of the block takes in this step."""
+        """Return the number of rows of z, the random draws, that the noising stream takes in this step."""
         if not 0 <= step < self.steps:
             raise _check.invalid(
                 "Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over; plan a longer one"
@@ -121,7 +121,7 @@ class Stamped(Strategy):
 
     @property
     def has_unit_columns(self) -> bool:
-        """True if the columns of one block are normalised."""
+        """True if the columns of one block are scaled to norm 1."""
         return self.strategy.has_unit_columns
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Stamped | None:
@@ -134,7 +134,7 @@ class Stamped(Strategy):
         return _StampedEncoding(self)
 
     def recursion(self) -> Restart:
-        """Return a `Restart` of the recursion of one block."""
+        """Return a `Restart` recursion, which runs the recursion of one block again for every block."""
         return Restart(self.strategy.recursion(), self.repeats)
 
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:

@@ -27,9 +27,9 @@ from antiphase.strategies._recursion import (
 class Stream(ABC):
     """A pass over the steps that keeps only the buffers it needs.
 
-    In step t, an encoding stream takes x_t, shape (...), and returns the rows of C x that step t completes (see
-    `Strategy`), shape (rows, ...). A noising stream takes the next `rows_at(t)` rows of z and returns (N z)_t, shape
-    (...).
+    In step t, an encoding stream takes x_t, of any shape (...), and returns the rows of C x that step t completes (see
+    `Strategy`), shape (rows, ...). A noising stream takes the next `Strategy.rows_at(t)` rows of z and returns (N z)_t,
+    shape (...).
     """
 
     @abstractmethod

@@ -75,7 +75,7 @@ class Toeplitz(Strategy):
         return len(self.coefficients)
 
     def column_scales(self) -> Array:
-        """Return |T e_j| for every column j if columns are normalised, otherwise ones."""
+        """Return |T e_j|, the norm of column j of T, for every j if columns are normalised; otherwise ones."""
         if not self.column_normalized:
             return np.ones(self.steps)
         inside = np.minimum(self.bands, np.arange(self.steps, 0, -1))
@@ -142,7 +142,7 @@ class Toeplitz(Strategy):
 
     @property
     def has_unit_columns(self) -> bool:
-        """True if columns are normalised."""
+        """True if columns are scaled to norm 1."""
         return self.column_normalized
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Toeplitz:

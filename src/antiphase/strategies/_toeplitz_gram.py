@@ -12,7 +12,7 @@ from antiphase.strategies._gram import Gram, Indices, check_square
 
 LARGEST_COLUMN = 1 << 24  # maximum number of entries of a column that is computed and held in memory
 MOST_EXACT_BANDS = 2048  # up to this many bands, `ToeplitzGram.envelope` returns the largest entries, not upper bounds
-LONG_COLUMN = 1 << 16  # above this many bands, eigenvalue bounds use a coarser grid
+LONG_COLUMN = 1 << 16  # above this many bands, eigenvalue bounds use a coarser grid of frequencies
 
 
 def convolve(coefficients: Array, x: Array) -> Array:
@@ -56,8 +56,8 @@ class ToeplitzGram(Gram):
             check_square(float(scales[0] ** 2))
         self._scales = scales
         self.steps, self.bands = steps, len(self._coefficients)
-        # Without scales, shifting a pattern u to later steps shifts T u down by as many rows and drops its last
-        # entries.
+        # Without scales, shifting contributions u to later steps shifts T u down by as many rows and drops the last
+        # entries of T u, so its norm cannot grow.
         self.first_is_worst = self.norms_decrease = scales is None
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
@@ -87,7 +87,7 @@ class ToeplitzGram(Gram):
         return out if self._scales is None else np.minimum(out / self._scales.min() ** 2, 1.0 + 1e-12)
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return the two numbers of `Gram.squares`, computed by convolution with c and |c|."""
+        """Return ||C w||^2 and a bound on sum_ij w_i |X_ij| w_j for weights w, by convolution with c and |c|."""
         w = weights if self._scales is None else weights / self._scales
         plain = convolve(self._coefficients, w)
         absolute = convolve(np.abs(self._coefficients), w)
@@ -124,9 +124,10 @@ class SymmetricGram(Gram):
         return np.abs(self._column)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the sums of `Gram.class_sums` for residue 0, the only one needed.
+        """Return residue 0, and the sums of |X_ij| and of X_ij over the steps 0, period, 2 period, ... of its pattern.
 
-        The pattern of residue 0 has k steps. For each m, k - m pairs of these steps are m periods apart.
+        No pattern of another residue has a larger sensitivity. If the pattern has k steps, then k - m pairs of its
+        steps are m periods apart.
         """
         entries = self._column[::period]
         times = 2.0 * np.arange(len(entries), 0, -1)
@@ -145,7 +146,7 @@ def _trimmed(column: Array) -> Array:
 
 
 def _grid(bands: int) -> int:
-    """Return the number of grid points on the unit circle: at least 64 per band, or at least 8 for long columns.
+    """Return the number of grid points on the unit circle: at least 64 per band, or 8 per band for long columns.
 
     The largest absolute value of a trigonometric polynomial of degree d on N grid points is at least cos(pi d / N)
     times its maximum over the circle (Ehlich and Zeller 1964).

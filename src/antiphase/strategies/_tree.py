@@ -28,17 +28,18 @@ class Tree(Strategy):
     of the run below the node. Rows are in the order in which steps complete their nodes, with a leaf before the nodes
     above it.
 
-    The online decoder combines the noise z of a completed node with the estimates of its two children, left and right.
-    The estimate of a node of level l is w_l z + (1 - w_l) (left + right), with the inverse-variance weight
-    w_l = 2^l / (2^(l+1) - 1). To estimate the prefix sum of t steps, the decoder adds the estimates of one node for
-    each bit that is set in t. This takes floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in
-    which steps beyond the end of the run are zero and have no noise. The weights w_l assume a complete tree. With them,
-    every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1, is reproduced. Weights that account for
-    the missing noise of steps beyond the end would slightly reduce the error of the last prefix sum. They would reduce
-    the totals in Table 1 by at most 2 %.
+    The online decoder computes the noise in the sum of each completed node, called the estimate of the node. It
+    combines the node's own row of z with the estimates of its two children, left and right. The estimate of a node of
+    level l is w_l z + (1 - w_l) (left + right), with the inverse-variance weight w_l = 2^l / (2^(l+1) - 1). For the
+    prefix sum of t steps, the decoder adds the estimates of one node for each bit that is set in t. This takes
+    floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in which steps beyond the end of the run
+    are zero and have no noise. The weights w_l assume a complete tree. With these weights, every printed digit of
+    Choquette-Choo et al. 2023 (multi-epoch), Table 1, is reproduced. Weights that account for the missing noise of
+    steps beyond the end would slightly reduce the error of the last prefix sum, and the totals in Table 1 by at most
+    2 %.
 
-    The full decoder is the pseudo-inverse. It has the smallest error for every workload, but each of its outputs uses
-    all of z.
+    The full decoder is the pseudo-inverse of C. It has the smallest error of all decoders for every workload, but each
+    of its outputs uses all of z.
 
     Args:
         steps: number of steps, n; need not be a power of two.
@@ -159,8 +160,9 @@ def _add_pairs(values: Array) -> Array:
 def _online(tree: Tree, z: Array) -> Array:
     """Return the noise N z for the online decoder: the differences between the estimates of consecutive prefix sums.
 
-    Each step adds the estimate of the highest node that it completes. It subtracts the estimates of the left siblings
-    on the path from the leaf to this node, because the node replaces them.
+    The noise of a step is the estimate of the highest node that the step completes, minus the estimates of some nodes
+    below it: the left siblings of the nodes on the path from the step's leaf to that highest node. The previous prefix
+    sum contains these siblings, and the next one contains the highest node instead.
     """
     n = tree.steps
     out = np.zeros((n, z.shape[1]))
@@ -202,7 +204,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # a right child, so add its left sibling; else, no right sibling is in the run
+            if self._step >> level & 1:  # a right child; otherwise a left child without a sibling in the run
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)
