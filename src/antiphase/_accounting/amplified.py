@@ -13,16 +13,18 @@ If Pr T is not small, no amplification is proved for truncated batches. `tests/m
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
 **Lattice noise.** On a lattice, the noise is computed in exact integers (docs/lattice-noise.md). Compare such a
-mechanism with the same mechanism in real numbers. For given steps in which the example takes part, the means of the two
+mechanism with the same mechanism in real numbers. For fixed steps in which the example takes part, the means of the two
 mechanisms differ by a vector of norm at most eta = K sqrt(d R), whatever the earlier outputs are. Here d is the number
 of coordinates, R is the number of rows of C in which rounding can make a difference, and K is a bound on the difference
-in one coordinate. If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of docs/lattice-noise.md
-shows that the mechanism on the lattice is
-(epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here (epsilon', delta') is a
-guarantee of one Gaussian mechanism with shift mu = eta / sigma, where sigma is the standard deviation of the noise.
-`Coupling` uses epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both
-e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 * delta for every delta of at least 1e-200.
-Larger epsilons are accounted for without amplification.
+in one coordinate of one row. If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of
+docs/lattice-noise.md shows that the mechanism on the lattice is private with
+
+    epsilon + epsilon',        max(e^epsilon' delta + delta', delta + e^epsilon delta').
+
+Here (epsilon', delta') is a guarantee of one Gaussian mechanism with shift mu = eta / sigma, where sigma is the
+standard deviation of the noise. `Coupling` uses epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For
+an epsilon of at most 50, both e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 * delta for
+every delta of at least 1e-200. Larger epsilons are accounted for without amplification.
 
 **Randomness.** Every seed is a hash of all arguments, including the caller's seed, and of fresh entropy if any was
 drawn. `plan` and `calibrate` search without fresh entropy, so the same problem gives the same mechanism. Their results
@@ -200,7 +202,7 @@ def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
 
 
 def _has_unamplified(mechanism: Mechanism) -> bool:
-    """Return True if a guarantee without amplification is proved: no added example can displace another one."""
+    """Return True if a guarantee without amplification is proved, that is, if no added example can displace another."""
     return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
 
 

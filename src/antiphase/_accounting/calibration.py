@@ -56,7 +56,7 @@ def calibrate(
     """Return the mechanism with the smallest noise that satisfies the budget.
 
     **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's epsilon. It is at
-    least 99.9 % of the budget's epsilon, or at least 99 % if it is computed from enough samples.
+    least 99.9 % of the budget's epsilon, or at least 99 % if samples are used and there are enough of them.
 
     The same arguments give the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee
     that is based on samples is certified at the end with fresh entropy, which the bound stores. If fresh samples do not
@@ -125,7 +125,7 @@ def seeded_calibration(
 
 
 def _least_noise(reduction: Reduction, budget: Budget) -> float:
-    """Return the logarithm of the smallest noise that satisfies the budget."""
+    """Return the logarithm of the smallest noise that satisfies the budget, up to TOLERANCE in epsilon."""
     release = reduction.release(1.0)
     start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
     if release.coarse() != release:

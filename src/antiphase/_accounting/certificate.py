@@ -3,8 +3,8 @@
 Planning and calibration compare mechanisms with samples whose seeds are hashes of the arguments. Such seeds are not
 random, so a bound found this way has no proper failure probability. The claim about the chosen mechanism is therefore
 certified afterwards with 256 bits of fresh entropy that influenced no earlier choice. The bound stores the entropy, so
-that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret. A reader of the bound cannot
-tell that it was drawn at random, so the public function `verify` draws its own.
+that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret. Whoever is given a bound cannot
+tell that its entropy was drawn at random, so the public function `verify` draws its own.
 
 In a few percent of all cases, the samples do not confirm a claim although it is true. The certificate is then tried
 again with new samples. A thousandth of delta is reserved for the probability that a false claim is confirmed. Attempt r
@@ -41,7 +41,7 @@ def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Mont
     Args:
         mechanism: mechanism calibrated to the budget.
         found: bound on epsilon from calibration, at most the budget's epsilon.
-        budget: privacy budget. The claim uses its delta. Its epsilon is claimed if samples do not confirm `found`.
+        budget: privacy budget. All claims use its delta. Its epsilon is claimed if samples do not confirm `found`.
         sampling: Monte Carlo settings. With a seed, no entropy is drawn and the same arguments give the same result.
     """
     entropy = fresh_entropy(sampling)

@@ -1,10 +1,10 @@
 """Gaussian steps on fixed-size samples drawn without replacement, under replace adjacency.
 
-A sample that does not contain the given example is a uniform subset of the other examples. A sample that contains the
-given example has the same distribution as such a subset after the example replaces one of its members. If contributions
-have norm at most 1, this replacement moves the sum by at most 2, for each of the two neighbouring data sets. The sums
-for the two data sets then differ by at most 2. This is the pair `substitution` of `loss_grid.py` with a shift of 2 and
-a rate of batch_size / group, where `group` is the number of examples from which the batch is drawn.
+Consider the example that differs between two neighbouring data sets. A sample without this example is a uniform subset
+of the other examples. A sample with it has the same distribution as such a subset after the example replaces a random
+member. If contributions have norm at most 1, this replacement moves the sum by at most 2, for each of the two data
+sets. The moved sums of the two data sets differ by at most 2. This is the pair `substitution` of `loss_grid.py` with a
+shift of 2 and a rate of batch_size / group, where `group` is the number of examples from which the batch is drawn.
 
 Fixed-size sampling is not equivalent to Poisson sampling under any adjacency: if the example is not sampled, the sample
 contains one more of the other examples.

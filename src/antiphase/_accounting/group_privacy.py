@@ -21,9 +21,9 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     """Return the epsilon that protects a group of `size` examples together, such as all devices of one user.
 
     Without amplification, a group of k examples changes C x by at most k times the sensitivity. The guarantee is then
-    the guarantee of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (e, d) guarantee
-    for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k. The function uses the best e. For k > 1,
-    `BallsInBins` and `PoissonMinSeparation` are accounted for without amplification.
+    the guarantee of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (eps, d)
+    guarantee for one example gives (k eps, d (e^(k eps) - 1) / (e^eps - 1)) for a group of k. The function uses the
+    best eps. For k > 1, `BallsInBins` and `PoissonMinSeparation` are accounted for without amplification.
 
     **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification, the result
     is exact if all members of a group can take part in the same steps. Deterministic participations allow that.
@@ -56,7 +56,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
 
 def _for_group(release: StandardMechanism, k: int) -> StandardMechanism:
-    """Return the mechanism with k - 1 more examples if its batches are truncated.
+    """Return the mechanism, with k - 1 more examples if its batches are truncated.
 
     Group privacy changes one example at a time, and the intermediate data sets may contain up to k - 1 more examples.
     """
@@ -67,10 +67,10 @@ def _for_group(release: StandardMechanism, k: int) -> StandardMechanism:
 
 
 def _generic(release: StandardMechanism, k: int, delta: float) -> float:
-    """Return the smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta, where d(e) = release.delta(e).
+    """Return the smallest k eps with d(eps) (e^(k eps) - 1) / (e^eps - 1) <= delta, where d(eps) = release.delta(eps).
 
     The bisection assumes that d decreases faster than the other factor grows. If this is not true, the result may not
-    be the smallest, but it is still valid, because every e that satisfies the inequality gives a valid guarantee.
+    be the smallest, but it is still valid, because every eps that satisfies the inequality gives a valid guarantee.
     """
 
     def holds(e: float) -> bool:

@@ -85,10 +85,10 @@ def epsilon_after(
 
     It is the epsilon of `mechanism.first(steps)` or of the full run, whichever is smaller.
 
-    The guarantee of the full run of n steps also covers its first t steps, because the first t outputs are a function
-    of all n outputs. Stopping early does not change the joint distribution of the first t outputs, because a run
-    samples its batches as for n steps, and each gradient depends only on earlier steps. This also holds if the outputs
-    decide when to stop.
+    Let t = `steps`. The guarantee of the full run of n steps also covers its first t steps, because the first t outputs
+    are a function of all n outputs. Stopping early does not change the joint distribution of the first t outputs,
+    because a run samples its batches as for n steps, and each gradient depends only on earlier steps. This also holds
+    if the outputs decide when to stop.
 
     **Guarantee**: never above the epsilon of the full run. `Mechanism.first` states how t may be chosen. If both
     epsilons come from samples, taking the smaller one is a choice between two bounds. Delta allows for a choice among

@@ -2,9 +2,10 @@
 
 A fast Fourier transform convolves loss distributions with an absolute error near 1e-16, which is too large for a delta
 of 1e-12. Each distribution p is therefore tilted exponentially first, to p(l) e^(tilt l) / M(tilt), where M is its
-moment generating function. The tilt moves the mean of the sum to the epsilon of interest. The tilt is removed after the
-convolution, so the error is relative to delta. If delta comes from one large loss among many small ones, the tilt does
-not isolate that loss, and the bound on the rounding error may be far above delta.
+moment generating function. The tilt moves the mean of the sum to the epsilon of interest. Removing the tilt after the
+convolution multiplies the result and its error by the same small factor, so the error is small relative to delta. If
+delta comes from one large loss among many small ones, the tilt does not isolate that loss, and the bound on the
+rounding error may be far above delta.
 
 Every approximation is on the safe side. Infinite losses count fully towards delta. The distribution of the sum is
 computed on a window of losses, and a Chernoff bound on the mass outside the window counts fully towards delta as well.
@@ -34,8 +35,8 @@ LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
 SMALLEST_FLOAT = 5e-324
 LARGEST_WINDOW = 1 << 21  # grid points
-MAX_PASSES = 3
-SMALL_ROUNDING = 1e-4  # a rounding error up to this share of delta is accepted without another pass
+MAX_PASSES = 3  # the distribution of the sum is computed again at most this many times
+SMALL_ROUNDING = 1e-4  # it is not computed again if the rounding error is at most this share of delta
 
 Precision = type[np.float64] | type[np.longdouble]
 
@@ -152,8 +153,8 @@ class LossSum:
         """Return `_saddle(epsilon)`, or the moments at almost no tilt if no tilt moves the mean down to `epsilon`.
 
         Almost no tilt means SMALLEST_TILT / (standard deviation of the untilted sum). The standard deviation of the
-        tilted sum can be much smaller. Dividing by it would give a larger tilt, which would hide probability mass at
-        lower losses.
+        tilted sum can be much smaller. Dividing by that one would give a larger tilt, under which the probability mass
+        at lower losses could be smaller than the rounding error.
         """
         at = self._saddle(epsilon)
         if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
@@ -174,7 +175,7 @@ class LossSum:
         """Return the tilted sum on a window of losses that cuts off at most a share TAIL of delta on each side.
 
         Above the window, this limit holds for the mass of the tilted sum and of the untilted sum. Below the window, it
-        holds for the tilted sum only, because the untilted sum is used only from `needed` upwards.
+        holds for the tilted sum only, because the untilted sum is used only at losses of at least `needed`.
         """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
@@ -191,7 +192,10 @@ class LossSum:
         return _Window(at, np.arange(first, last + 1, dtype=np.float64) * interval, np.maximum(masses, 0.0), error)
 
     def _chernoff(self, bound: Callable[[Moments], float], at: Moments, sign: float) -> float:
-        """Return the smallest `bound` over tilts on one side of `at`. Tilts move closer while the bound improves."""
+        """Return the smallest `bound` found at tilts above (`sign` = 1) or below (`sign` = -1) that of `at`.
+
+        The tilts move closer to that of `at` until `bound` no longer decreases.
+        """
         step = sign * 6.0 / math.sqrt(at.variance)
         best, found = math.inf, bound(self.moments(at.tilt + step))
         while found < best:
@@ -248,7 +252,7 @@ class _Window:
         growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # capping can only increase the divergence
         enough = upper - growth * lower + rounding <= 1.0
         if not enough.any():
-            return max(0.0, float(self.losses[-1])), 1.0  # the budget excludes the tail above the last loss
+            return max(0.0, float(self.losses[-1])), 1.0  # the budget already allows for the mass above the last loss
         first = int(np.argmax(enough))
         gap, excess = float(gaps[first]), upper[first] + rounding[first] - 1.0
         if first > 0 and lower[first] > 0.0:

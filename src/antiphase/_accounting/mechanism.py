@@ -96,9 +96,9 @@ class Mechanism:
 
         **Guarantee**: the returned mechanism covers the first t outputs if t is fixed in advance or chosen without
         looking at the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The
-        sensitivity is never larger than the sensitivity of the full run, but an epsilon computed from samples can be
-        larger because of sampling error. Run reports state the smaller of the two epsilons, and that number may
-        decrease from t to t + 1.
+        sensitivity is never larger than the sensitivity of the full run. An epsilon computed from samples, however, can
+        be larger than that of the full run because of sampling error. Run reports state the smaller of the two
+        epsilons, and that number may decrease from t to t + 1.
 
         Args:
             steps: number of steps released, from 1 to the number of steps planned.

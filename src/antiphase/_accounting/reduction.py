@@ -50,7 +50,7 @@ class Reduction:
         return multiplier * self.theorem.factor * self.sensitivity.value
 
     def bound(self, value: float, method: str) -> Bound:
-        """Return a value computed from `release`, such as epsilon or rho, as a bound that cites the theorem."""
+        """Return a value computed from `release`, such as epsilon, as a bound that cites the theorem."""
         kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
         reference = STREAMS if self.theorem.amplified else self.theorem.reference
         return Bound(value, kind, method + self.theorem.remark, reference)
@@ -159,7 +159,8 @@ def _sensitivity(theorem: Theorem, setting: Setting) -> tuple[Bound, float]:
     found, nominal = measured(setting.strategy, SingleParticipation() if one_column else setting.participation)
     if setting.lattice is None:
         return found, nominal
-    # Rounding moves the means by at most K sqrt(d R) grid units in addition to C dx (docs/lattice-noise.md).
+    # Without rounding, an example moves the mean of C x + z by C dx. Rounding to the lattice adds at most K sqrt(d R)
+    # grid units (docs/lattice-noise.md).
     count = 1 if one_column else setting.participation.worst_case.largest_count(setting.strategy.steps)
     rounding = setting.lattice.rounding(setting.strategy, count)
     value = math.nextafter(found.value + rounding, math.inf)

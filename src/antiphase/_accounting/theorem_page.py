@@ -54,21 +54,24 @@ and `gdp` always assume ideal noise.
 data sets differ in the contributions of more than one example. A promise such as `FixedEpochs` does not rule that out.
 Under add-or-remove, `EveryStep` is therefore the only deterministic participation that is covered.
 
-**Shuffling is not amplified.** Shuffled batches are often accounted for as Poisson batches. That is wrong and unsafe:
-shuffled batches can leak far more than Poisson batches of the same size (Chua et al. 2024). The proved bounds for
-shuffling are far from tight at the noise levels of private training, so Antiphase does not use them. It accounts for
-`ShuffledEpochs` and `FixedEpochs` at their worst pattern. This guarantee holds for every order of the examples, even if
-an adversary knows the order. To benefit from randomness, use a participation in which each example draws its own steps.
+**No amplification by shuffling.** Shuffled batches are often accounted for as Poisson batches. That is wrong and
+unsafe: shuffled batches can leak far more than Poisson batches of the same size (Chua et al. 2024). The proved bounds
+for shuffling are far from tight at the noise levels of private training, so Antiphase does not use them. It accounts
+for `ShuffledEpochs` and `FixedEpochs` at their worst pattern. This guarantee holds for every order of the examples,
+even if an adversary knows the order. To benefit from randomness, use a participation in which each example draws its
+own steps.
 
-**Poisson and cyclic Poisson.** If a strategy has at most as many bands as there are groups, the participations of one
-example affect disjoint rows of C x. Each participation is then a separate Poisson-sampled Gaussian mechanism. With more
-bands, the rows overlap, no theorem applies, and `NotProved` is raised. Each example must be assigned to its group
-independently.
+**Poisson and cyclic Poisson.** Cyclic Poisson sampling assigns each example to one of several groups, which take turns.
+Plain Poisson sampling has one group. If a strategy has at most as many bands as there are groups, the participations of
+one example affect disjoint rows of C x. Each participation is then a separate Poisson-sampled Gaussian mechanism. With
+more bands, the rows overlap, no theorem applies, and `NotProved` is raised. The group of each example must be
+independent of the other examples.
 
 **Truncated batches.** With `max_batch`, a sampled example can push another one out of the batch. Even an example whose
 own contribution is zero can do that. The guarantee of plain Poisson sampling therefore does not carry over, not even
-under zero-out. A step whose batch overflows is accounted for as a step that replaces one example with another, weighted
-by the probability of an overflow. The argument `examples`, an upper bound on the number of examples, is required.
+under zero-out. Every step is accounted for as a random choice of two cases. If the other examples alone fill the batch,
+it is a step that replaces one example with another. Otherwise, it is a step of plain Poisson sampling. The argument
+`examples`, an upper bound on the number of examples, is required.
 
 **Fixed-size batches** cannot be accounted for like Poisson batches under zero-out or add-or-remove, because another
 example takes the place of a missing one. They are covered under replace adjacency. The argument `examples` is required,
@@ -79,13 +82,14 @@ random, the output is a mixture of Gaussians, with one Gaussian for each bin or 
 called a mode. The delta of the mechanism is an integral in up to thousands of dimensions. There is one integral for
 removing the example and one for adding it. Both are estimated by importance sampling, with weights that are proved to
 be bounded. The reported "confident" number is a confidence limit on the mean weight, and delta includes its failure
-probability. A second bound, of kind "upper", needs no samples and is reported if it is smaller. It is the smallest of
-up to three bounds: the bound without amplification, a moment bound and, for independent noise, a bound computed by
-convolution. `MonteCarlo` sets the number of samples and the precision. If C has negative entries, their absolute values
-are used. Some mechanisms are accounted for at their worst pattern, without amplification: strategies that are not lower
-triangular, and random min-separation with a strategy that has more bands than the separation. `compose`,
-`group_epsilon` for more than one example, `zcdp` and `gdp` always account for `BallsInBins` and `PoissonMinSeparation`
-at the worst pattern.
+probability. A second bound, of kind "upper", needs no samples and is reported if it is smaller. It is the smallest
+bound of up to three: the bound without amplification, the largest possible weight of a sample and, for random
+min-separation, a mean over the number of participations. For balls in bins with independent noise, a bound computed by
+convolution replaces the largest weight. `MonteCarlo` sets the number of samples and the precision. If C has negative
+entries, their absolute values are used. Some mechanisms are accounted for at their worst pattern, without
+amplification: strategies that are not lower triangular, and random min-separation with a strategy that has more bands
+than the separation. `compose`, `group_epsilon` for more than one example, `zcdp` and `gdp` always account for
+`BallsInBins` and `PoissonMinSeparation` at the worst pattern.
 
 **Source of the randomness.** On every call, `epsilon` and `delta` draw fresh entropy and store it in `Bound.entropy`.
 If you pass a `MonteCarlo` with a seed, they draw no entropy. `plan` and `calibrate` search with seeds that are hashes
@@ -106,21 +110,21 @@ for such failures. Every further 1,000 calls add another thousandth. If you choo
 guarantee does not hold. The certificates of plans and of `calibrate` are an exception: each may be wrong with
 probability up to a thousandth of delta, the whole share. If, by chance, fresh samples do not confirm a true claim, the
 claim is tested again, up to 16 times. Attempt r uses a fraction 2^-r of the share, so all attempts together stay within
-it. Do not base the decision to *release* on the best of many numbers. Base it on one `verify`, with an `attempt` that
-counts every try that could have led to the release.
+it. Do not base the decision to *release* on the best of many numbers. Base it on one call of `verify`, and set its
+argument `attempt` to the number of tries so far that could have led to the release, including this one.
 
 **Rounding errors in sampled numbers** are bounded, and delta includes the bounds. The computation uses slightly longer
 modes, a slightly smaller epsilon and slightly larger weights. These changes cover the proved bounds on the rounding
 error of each sum and function. Their total effect is usually below a millionth of delta, and it grows with the numbers
 of bins and steps. The proof assumes that the random generator returns independent normal numbers.
 
-**Balls in bins with `max_batch`.** If a batch can overflow, an example affects which other examples are in the batch.
-The amplified guarantee then no longer holds as stated, under any adjacency. Therefore, delta includes the probability
-that the other examples alone fill some batch. This probability depends on `examples`, an upper bound on the number of
-examples. If it exceeds half of delta, the guarantee for zero-out is computed without amplification, and add-or-remove
-raises an error. For usual deltas, a `max_batch` about seven standard deviations above the mean batch size is enough.
-The same holds for random min-separation with `max_batch`, where an example that was dropped from a full batch waits
-`separation` steps as if it had taken part.
+**Balls in bins with `max_batch`.** If a batch can overflow, that is, if more than `max_batch` examples can be drawn for
+it, an example affects which other examples are in the batch. The amplified guarantee then no longer holds as stated,
+under any adjacency. Therefore, delta includes the probability that the other examples alone fill some batch. This
+probability depends on `examples`, an upper bound on the number of examples. If it exceeds half of delta, the guarantee
+for zero-out is computed without amplification, and add-or-remove raises an error. For usual deltas, a `max_batch` about
+seven standard deviations above the mean batch size is enough. The same holds for random min-separation with
+`max_batch`, where an example that was dropped from a full batch waits `separation` steps as if it had taken part.
 
 **Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps, for a t that was fixed in advance. The
 guarantee of the full run also covers its first t steps, even if the outputs decide when to stop. If t was fixed in

@@ -72,7 +72,8 @@ class Theorem:
         account: description of the standard mechanism, for docs/accounting.md.
         reference: author, year, theorem.
         remark: text that is appended to `Bound.method` if the bound is computed from `release`.
-        amplified: True if `amplified.py` computes `epsilon` and `delta`. It uses `release` as a fallback.
+        amplified: True if `amplified.py` computes `epsilon` and `delta`. It uses `release` where it cannot prove
+            amplification.
         lattice: True if the theorem also covers lattice noise. The sensitivity then includes the effect of rounding.
     """
 
@@ -150,7 +151,7 @@ _TRUNCATED = "arXiv:2508.15089"
 _ONE_GAUSSIAN = "one Gaussian mechanism, noise_std / sens(C)"
 _STEPS = "n Poisson-sampled Gaussian mechanisms, noise_std / largest entry of C"
 _ROUNDS = "ceil(n / groups) Poisson-sampled Gaussian mechanisms, noise_std / largest column norm"
-_TRUNCATION = "; a batch that overflows substitutes one example for another"
+_TRUNCATION = "; with the probability of an overflow, a step replaces one example with another"
 _PROMISES = (SingleParticipation, EveryStep, FixedEpochs, ShuffledEpochs, MinSeparation)
 _SAMPLED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
     (Poisson, "one band", _STEPS, _PAIRS),

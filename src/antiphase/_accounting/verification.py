@@ -130,7 +130,7 @@ def _claim(planned: Any, epsilon: float | None, delta: float | None) -> tuple[Me
         raise invalid(
             "verify",
             "epsilon",
-            "omitted for a plan",
+            "omitted for a plan, and so must 'delta'",
             epsilon,
             "a plan states its own claim; to verify another one, pass plan.mechanism",
         )

@@ -1,17 +1,18 @@
 """Computes delta of balls-in-bins by convolution instead of sampling, if the modes are orthogonal.
 
-The mode of a bin is the sum of the columns of |C| at the steps of the bin. For C = I, all modes are orthogonal, which
-is known as random allocation. Let b be the number of bins, and let k_i be the length of mode i divided by noise_std.
-The likelihood ratio of the dominating pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are
-independent under x ~ N(0, I), and
+A bin is a step of the epoch. Its mode is the sum of the columns of |C| at this step of every epoch. For C = I, all
+modes are orthogonal, and the mechanism is known as random allocation. Let b be the number of bins, and let k_i be the
+length of mode i divided by noise_std. The likelihood ratio of the dominating pair (see `pair.py`) is S / b with
+S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are independent under x ~ N(0, I), and
 
     delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
 
-These are expectations of functions that are convex in every L_i. The probability mass of each L_i is moved to the two
-neighbouring grid points so that its mean is preserved. By Jensen's inequality, this does not decrease either
-expectation. The error is of second order in the grid spacing. All sums have only non-negative terms, so each result has
-a small relative error. Mass beyond the grid is not moved, because (S - b e^eps)_+ is linear there. It is enough to
-store, for each partial sum and each grid point x, the probability of exceeding x and the mean excess over x.
+These are expectations of functions that are convex in every L_i. The probability mass of each L_i between two points of
+a grid is moved to these two points so that the mean is preserved. By Jensen's inequality, this does not decrease either
+expectation. The error is of second order in the grid spacing. All sums have only non-negative terms, so the relative
+rounding error of each result is small. Mass beyond the grid is not moved, because (S - b e^eps)_+ is linear there. For
+this mass, it is enough to store, for each partial sum and each grid point x, the probability that the sum exceeds x and
+its mean excess over x.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class _Sum:
 
 
 def _total(modes: Allocation, top: float, points: int) -> _Sum:
-    """Return the sum of all L_i on the grid 0, ..., top."""
+    """Return the sum of the L_i of all modes other than 0, on a grid from 0 to `top` with points + 1 points."""
     zero = np.zeros(points + 1)
     total = _Sum(np.eye(1, points + 1)[0], zero, zero, 0.0)
     for square, count in zip(modes.squares, modes.counts, strict=True):
@@ -133,7 +134,8 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 def _add(first: _Sum, second: _Sum) -> _Sum:
     """Return the sum of two independent variables.
 
-    If the first variable exceeds x, the sum exceeds x as well. The excess of the sum is then linear in both variables.
+    If the first variable exceeds a grid point x, the sum exceeds x as well. The excess of the sum over x is then linear
+    in both variables.
     """
     from antiphase._kernels import convolve_rows
 

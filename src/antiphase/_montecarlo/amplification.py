@@ -49,7 +49,7 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
         raise NotProved(
             f"Amplification is not proved for {type(participation).__name__} with max_batch: a sampled example can "
             "displace another one from its batch.",
-            hint="use epsilon(mechanism, delta) with examples=..., or use max_batch=None",
+            hint="use antiphase.epsilon with Mechanism(..., examples=...), or use max_batch=None",
         )
     noise = _positive("noise_std", noise_std)
     hint = f"use fewer steps, or {participation.worst_case}, which has no amplification"
@@ -111,8 +111,8 @@ def calibrate(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    The search starts from the noise that a proved bound requires, and looks for less noise with common random numbers.
-    By default, the result is then verified with fresh random numbers.
+    The search starts from the noise that a proved bound requires. It then looks for less noise with estimates, which
+    use the same random numbers at every noise level. By default, the result is verified with fresh random numbers.
 
     **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and it has the
     guarantee that `settle` gives.
@@ -173,7 +173,7 @@ def verify(
     attempt = _check.positive_integer("verify", "attempt", attempt, "count attempts from 1")
     if attempt > MAX_ATTEMPTS:
         raise invalid(
-            "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "all failure probability is spent; add noise"
+            "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "no failure probability is left; add noise"
         )
     pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
     if method == "certified":

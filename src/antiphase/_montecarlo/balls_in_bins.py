@@ -1,4 +1,4 @@
-"""The dominating pair of `BallsInBins`, with its estimators and bounds."""
+"""The dominating pair (see `pair.py`) of `BallsInBins`, with its estimators and bounds."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 (Lemma
 class BinsPair(Pair):
     """The pair (P, Q) of balls-in-bins sampling.
 
-    P is the equal-weight mixture of N(m_i, noise_std^2 I) over the bins i, and Q is N(0, noise_std^2 I). The mode m_i
-    of bin i is the sum of the columns of |C| at the steps of the bin.
+    P is the equal-weight mixture of N(m_i, noise_std^2 I) over the bins i, and Q is N(0, noise_std^2 I). A bin is a
+    step of the epoch. Its mode m_i is the sum of the columns of |C| at this step of every epoch.
 
     Args:
         gram: Gram matrix of the modes, G_ij = <m_i, m_j>.
         modes: the modes, each split into a common part and a rest by `split(gram)` (see `split.py`).
         noise_std: standard deviation of the noise.
-        sensitivity: sensitivity of C without amplification, or infinity if unknown. If C has negative entries, it can
-            be smaller than the norm of the largest mode.
+        sensitivity: sens(C) for the worst bin, for a bound without amplification; infinity if unknown. If C has
+            negative entries, sens(C) can be smaller than the norm of the largest mode.
     """
 
     gram: Array
@@ -102,7 +102,7 @@ class BinsPair(Pair):
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return the `Power` and `Tilt` estimators with the smallest bounds on their weights."""
+        """Return the `Power` (removal) and `Tilt` (addition) estimators with the smallest bounds on their weights."""
         return Power(self.split, best_power(self.split, epsilon)), best_tilt(self.split, epsilon)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:

@@ -1,6 +1,6 @@
 """An upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
 
-Let 0 <= W_t <= c be independent weights with mean E W, and fix 0 < lambda <= 1 / c in advance. For u = E W, the product
+Let 0 <= W_t <= c be independent weights with mean E W. Fix 0 < lambda <= 1 / c in advance. For u = E W, the product
 prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1. By Markov's inequality, it is 1 / beta or more with
 probability at most beta. The product increases with u, so the u at which it equals 1 / beta is below E W with
 probability at most beta. That u is the confidence limit.
@@ -67,7 +67,8 @@ def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, 
     No guarantee depends on the choice of the stake.
 
     Args:
-        shares: shares from a pilot run. They must be independent of the weights for which the stake will be used.
+        shares: shares from a pilot run, whose samples only serve such choices. They must be independent of the weights
+            for which the stake will be used.
         samples: number of weights for which the stake will be used.
         log_inverse: log(1 / beta), where beta is the probability that the limit fails.
     """

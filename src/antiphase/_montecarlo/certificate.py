@@ -1,4 +1,8 @@
-"""Confidence limits on delta from fresh samples. A run that computes such a limit is called a certified run."""
+"""Confidence limits on delta from fresh samples.
+
+First, a pilot run with few samples chooses an estimator and its parameters (`pilot.py`). Then a certified run computes
+the limit from new samples.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
 MIN_SAMPLES = 1 << 14
-PILOT_MARGIN = 2.5  # a plan allows for a certified estimate above the pilot run's by this many of its standard errors
+PILOT_MARGIN = 2.5  # sampling plans allow for an estimate this many standard errors above that of the pilot run
 ROUNDED_UP = 1e-4  # relative amount by which rounding may increase an estimate
 DEVIATIONS = 8.0  # an estimate this many standard errors above a proved bound cannot be due to chance
 
@@ -28,9 +32,9 @@ class Limit:
 
     Args:
         value: the confidence limit.
-        estimate: the mean of the weights.
+        estimate: the mean of the sampled weights, which is an estimate of delta.
         error: standard error of the estimate.
-        samples: number of samples; 0 if the bound on the weights served as the limit.
+        samples: number of samples; 0 if the largest possible weight is small enough to be the limit.
     """
 
     value: float
@@ -45,7 +49,7 @@ class SamplingPlan:
 
     Args:
         pilot: the pilot run, with its estimator.
-        samples: number of samples to draw. It is 0 if the bound on the weights is small enough to serve as the limit.
+        samples: number of samples to draw; 0 if the largest possible weight is small enough to be the limit.
         stake: stake of the confidence limit; see `betting.py`.
         expected: the expected confidence limit.
     """
@@ -63,8 +67,8 @@ def plan_run(pilot: Pilot, goal: float, effort: Effort, more: int = 1) -> Sampli
         pilot: the pilot run.
         goal: the limit to reach.
         effort: limits on the work. At most `effort.samples` samples are drawn.
-        more: factor by which to multiply the number of samples. More samples reduce the risk that the limit exceeds the
-            goal because the pilot run underestimated delta.
+        more: factor by which to multiply the number of samples. If the pilot run underestimated delta, more samples
+            make it more likely that the limit still reaches the goal.
     """
     if pilot.bound <= goal:
         return SamplingPlan(pilot, 0, 0.0, pilot.bound)
@@ -86,7 +90,7 @@ def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequenc
     """Return the confidence limit from fresh samples.
 
     **Guarantee**: delta exceeds the limit with probability at most exp(-effort.log_inverse), if `seed` was not used
-    before. The limit includes rounding errors.
+    before. The limit allows for rounding errors.
     """
     pilot = run.pilot
     if run.samples == 0:

@@ -1,6 +1,9 @@
 """Estimates delta for the removal of an example if the modes are nearly orthogonal.
 
-As in `power.py`, a sample is noise around the sum of the modes of a tuple of bins (i_1, ..., i_alpha), where alpha is
+The output of balls-in-bins is a mixture of one Gaussian for each of b bins. The mean of such a Gaussian is called a
+mode. Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`).
+
+As in `power.py`, a sample is noise around the sum of the m_i over a tuple of bins (i_1, ..., i_alpha), where alpha is
 the power of the likelihood ratio. Unlike `power.py`, this estimator draws the most frequent index of a tuple first.
 Each tuple is decomposed into three parts:
 
@@ -14,10 +17,9 @@ every index that was already drawn k times. The ratio of a tuple's weight in `po
 
     r = binomial(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
 
-where b is the number of bins, and Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. The
-m_i are the rests of the modes: what remains after the part common to all modes is subtracted (`split.py`). The bounds
-on Z_l in `steps.py` depend only on k and l. The corresponding bounds in `power.py` are larger, because there one index
-may be drawn all alpha times.
+where Z_l is the sum of the drawing weights of all indices that are allowed at the l-th draw, or 0 if none is allowed.
+The bounds on Z_l in `steps.py` depend only on k and l. The corresponding bounds in `power.py` are larger, because there
+one index may be drawn all alpha times.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class Cores(Estimator):
     Args:
         split: the modes, divided by noise_std (see `split.py`).
         alpha: the power of the likelihood ratio, at least 2 (see `power.py`).
-        weights: w_1, ..., w_alpha, the probability of each core size k. It must be positive where `log_core_bounds` is
-            finite.
+        weights: w_1, ..., w_alpha, where w_k is the probability of drawing core size k. It must be positive where
+            `log_core_bounds` is finite.
         bounds: log B_1, ..., log B_alpha, from `log_core_bounds`.
     """
 
@@ -72,7 +74,7 @@ class Cores(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2 for any sample x and bin j."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
@@ -107,7 +109,7 @@ class Cores(Estimator):
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw `count` samples: for each, a core, the other indices, and noise around the sum of their modes."""
+        """Draw `count` samples: for each, a core, the other indices, and noise around the sum of the rests m_i."""
         from antiphase._kernels import draw_cores
 
         sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")

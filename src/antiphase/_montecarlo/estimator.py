@@ -4,9 +4,10 @@ For removal and for addition, the weight of a sample is
 
     W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
 
-where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`). For balls in
-bins, rho is the squared length of the part that all modes have in common (`split.py`); otherwise, rho is 0. The ratio
-and the shift of a sample do not depend on epsilon. It follows that
+where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`). In balls in
+bins, the output is a mixture of Gaussians whose means are called modes, and rho is the squared length of the part that
+all modes have in common (`split.py`). Otherwise, rho is 0. The ratio and the shift of a sample do not depend on
+epsilon. It follows that
 
     0 <= W <= c = exp(log_factor) sup_y exp(slope * y) D(epsilon + y),        delta = E W <= c.
 

@@ -1,4 +1,4 @@
-"""Estimates from below the epsilon of the dominating pair of a mechanism (`pair.py`), for audits."""
+"""Low estimates of the epsilon of a mechanism's dominating pair (`pair.py`), for audits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALVINGS = 14
 def epsilon_from_below(
     strategy: Strategy, participation: Amplified, noise_std: float, delta: float, samples: int = SAMPLES
 ) -> float:
-    """Return the largest epsilon found whose estimated delta is at least four standard errors above `delta`.
+    """Return the largest epsilon found at which the estimate of delta is at least four standard errors above `delta`.
 
     This function is for audits, so its result must not be above the true epsilon. (Guarantees use `epsilon`, whose
     result must not be below the true epsilon.)
@@ -27,9 +27,9 @@ def epsilon_from_below(
     Args:
         strategy: strategy matrix, C.
         participation: random participation; `max_batch` is ignored.
-        noise_std: standard deviation of the noise.
+        noise_std: standard deviation of the noise z in C x + z.
         delta: delta at which to estimate epsilon, between 0 and 1.
-        samples: number of samples at each epsilon that is tried.
+        samples: number of samples at each epsilon that is tried, for each of removal and addition.
     """
     pair = dominating_pair(strategy, replace(participation, max_batch=None), noise_std)
     seed = randomness(0, 9)

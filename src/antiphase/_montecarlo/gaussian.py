@@ -1,7 +1,7 @@
 """The hockey-stick divergence D of the Gaussian mechanism, and its envelope, the tightest exponential upper bound on D.
 
-Let rho be the squared distance of the two means divided by the variance, and Phi the standard normal distribution
-function. At e = epsilon, the divergence is
+The divergence compares two Gaussians. Let rho be the squared distance of their means divided by their variance, and Phi
+the standard normal distribution function. At e = epsilon, the divergence is
 
     D(e) = Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r),   r = sqrt(rho),
 
@@ -29,7 +29,8 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 
     Args:
         e: values of epsilon; any real numbers.
-        rho: non-negative. A positive rho below SMALLEST_ROOT^2 is rounded up to that value, which can only increase D.
+        rho: squared distance divided by the variance, as in the module docstring. A positive rho below SMALLEST_ROOT^2
+            is rounded up to that value, which can only increase D.
 
     >>> np.exp(log_divergence([0.0, 1.0], 1.0)).round(6).tolist()
     [0.382925, 0.126937]

@@ -1,4 +1,4 @@
-"""Computes delta and epsilon of a dominating pair, and the noise that a budget requires."""
+"""Computes delta and epsilon of a dominating pair (see `pair.py`), and the noise that a budget requires."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
 NOISE_EXPONENT = 0.75  # the noise grows by (epsilon / target)^0.75, because epsilon falls faster than 1 / noise
 CHOICES = 1 << 10  # number of bounds from which a calibration or a plan may choose the best one
-# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate. TIGHT_MARGIN
-# is for pairs that are `tight` (`pair.py`), SAMPLED_MARGIN for all others.
+# Calibration aims below the budget's epsilon by this fraction, because the final bound may exceed the epsilon that the
+# search aims at. TIGHT_MARGIN is for pairs whose bounds need no samples (`Pair.tight`), SAMPLED_MARGIN for all others.
 TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
 TYPICAL_LOG_INVERSE = 30.0  # log(1 / failure probability), used to choose an estimator before delta is known
 SMALLEST_BOUND = 5e-324  # replaces a bound that underflows to zero
 SMALLEST_DELTA = 1e-290  # smallest delta whose logarithm is taken
-# If an attempt fails, the next one aims at a delta that is smaller by a factor of RETRY_FACTOR x
-# (limit / goal)^RETRY_EXPONENT. The exponent is above 1, because with few samples the limit decreases more slowly than
-# the estimate.
+# If an attempt fails because the confidence limit on delta exceeds the goal, the next attempt aims at a delta that is
+# smaller by a factor of RETRY_FACTOR x (limit / goal)^RETRY_EXPONENT. The exponent is above 1, because with few samples
+# the limit decreases more slowly than the estimate.
 RETRY_FACTOR = 1.02
 RETRY_EXPONENT = 1.7
 
@@ -37,8 +37,8 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     """Return delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
     **Guarantee**: an "upper" bound is proved. A "confident" bound is limit + p, where delta exceeds the limit with
-    probability at most p over the randomness of this call. Here p is SHARE (`verification.py`) times the delta that a
-    pilot run estimated.
+    probability at most p over the randomness of this call. Here p is SHARE (`verification.py`) times an estimate of
+    delta from a pilot run (`pilot.py`).
     """
     pair = pair.outward
     upper = pair.upper(epsilon)
@@ -126,8 +126,8 @@ def _search_and_verify(
 ) -> tuple[float, Bound] | None:
     """Return a verified epsilon with its bound on delta, or None if all attempts fail.
 
-    Each attempt searches with estimates and verifies the result. Each aims at a smaller delta than the previous one,
-    and has half its failure probability.
+    Each attempt searches with estimates and verifies the result. It aims at a smaller delta than the attempt before,
+    and has half the failure probability.
     """
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):

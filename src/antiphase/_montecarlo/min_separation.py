@@ -1,4 +1,4 @@
-"""The dominating pair of `PoissonMinSeparation` with a banded C.
+"""The dominating pair (see `pair.py`) of `PoissonMinSeparation` with a banded C.
 
 A pattern is the set of steps in which one example participates. These steps are at least `separation` apart. If C has
 at most `separation` bands, the columns of C at the steps of a pattern are never non-zero in the same row. The
@@ -13,11 +13,12 @@ exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
 constant, and then draw y ~ N(s m_p, I). Let R be the density of y relative to N(0, I). It is the mean of
 exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A. The same recursion computes R. Hoelder's inequality
 with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L - e^eps)_+ / R is at most
-A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+A^s L^-s (L - e^eps)_+. With s = 1, samples come from the mixture of all patterns itself.
 
 **Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
-weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). The weight is bounded, because Jensen's inequality gives
-<m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0 this is plain sampling.
+weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). The weight is bounded, because it is positive only if
+Y < -eps, and because Jensen's inequality gives <m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0,
+samples are unshifted noise.
 
 For removal and for addition, the bound on the weights is close to the delta against an adversary who knows the
 pattern. If sampling amplifies privacy a lot, this bound is far above the true delta.
@@ -56,7 +57,7 @@ class SeparatedPair(Pair):
         columns: entries of |C|, shape (steps, bands): columns[t, r] = |C[t + r, t]|.
         participation: the participation. Its separation, rate and warm_start define the distribution of patterns.
         noise_std: standard deviation of the noise.
-        sensitivity: sensitivity of C without amplification.
+        sensitivity: sens(C) at the worst pattern, for the bound without amplification.
         counts: probabilities of 0, 1, ... participations, from `count_probabilities`.
     """
 
@@ -92,7 +93,7 @@ class SeparatedPair(Pair):
 
     @cached_property
     def outward(self) -> SeparatedPair:
-        """The pair with slightly less noise. No computed inner product of its columns is below the exact value."""
+        """The pair with slightly less noise, so that rounding leaves no inner product of `scaled` columns too small."""
         return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
@@ -106,7 +107,10 @@ class SeparatedPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return the smallest possible confidence limit, c * log_inverse / samples, where c bounds the weights."""
+        """Return the smallest possible confidence limit, c * log_inverse / samples, where c bounds the weights.
+
+        `log_inverse` is log(1 / failure probability).
+        """
         bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
         return math.exp(min(0.0, bound)) * log_inverse / samples
 
@@ -115,13 +119,16 @@ class SeparatedPair(Pair):
         return Joined(self, 0.0), Absent(self, 0.0, Law(self.participation, np.zeros(len(self.columns))))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return the `Joined` and `Absent` estimators with the smallest bounds on their weights."""
+        """Return the `Joined` (removal) and `Absent` (addition) estimators with the smallest bounds on the weights."""
         joined = best_slope(lambda slope: log_bound(Joined(self, slope), epsilon))
         absent = best_slope(lambda slope: log_bound(best_absent(self, slope), epsilon))
         return Joined(self, joined), best_absent(self, absent)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """Return the best pilot runs. For removal, also try a larger slope, which often has a smaller variance."""
+        """Return the best pilot runs for removal and addition.
+
+        For removal, also try a larger slope, whose weights often have a smaller variance.
+        """
         removal, addition = self.estimators(epsilon)
         joined = [removal, Joined(self, 1.5 * removal.slope)]
         return (
@@ -150,9 +157,10 @@ class SeparatedPair(Pair):
         return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
     def _known(self, epsilon: float) -> float:
-        """Return the mean, over the number of participations k, of the divergence at k times the largest squared norm.
+        """Return a mean of Gaussian divergences over the random number of participations, k.
 
-        This bounds delta for two reasons. The divergence of a mixture is at most the mean divergence of its components,
+        For each k, the squared distance of the Gaussians is k times the largest squared norm of a scaled column. The
+        mean bounds delta for two reasons. The divergence of a mixture is at most the mean divergence of its components,
         and the sum of k columns without common rows has at most k times the largest squared norm. The last entry of
         `self.counts` also counts all larger k (see `count_probabilities`), so it is combined with the divergence at the
         largest possible k.
@@ -178,7 +186,7 @@ class Joined(Estimator):
 
     @cached_property
     def law(self) -> Law:
-        """Distribution from which patterns are drawn."""
+        """Distribution from which patterns are drawn, pi(p) exp((s - 1) |m_p|^2 / 2) / A."""
         return Law(self.pair.participation, self.slope * self.pair.squares / 2.0)
 
     @cached_property
@@ -188,7 +196,7 @@ class Joined(Estimator):
 
     @cached_property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding error of the loss.
+        """Bound on the rounding error of the loss Y.
 
         The columns of a pattern share no row, so each |y_t| is at most s times one entry of a column plus the noise.
         """
@@ -327,7 +335,7 @@ def separated_pair(
 
 
 def separated_columns(strategy: Strategy, separation: int) -> Array:
-    """Return |C| in the layout of `Banded`; raise `NotProved` unless C has at most `separation` bands."""
+    """Return columns[t, r] = |C[t + r, t]|; raise `NotProved` unless C has at most `separation` bands."""
     columns = strategy.band_columns()
     if columns is None:
         raise _too_wide(strategy, separation)

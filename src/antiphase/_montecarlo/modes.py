@@ -1,4 +1,7 @@
-"""The Gram matrix of the modes of balls-in-bins. A mode is the sum of the columns of |C| at the steps of one bin."""
+"""The Gram matrix of the modes of balls-in-bins.
+
+A bin is a step of the epoch. Its mode is the sum of the columns of |C| at this step of every epoch.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from antiphase.strategies import Strategy
 def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at the steps i, i + b, i + 2b, ...
 
-    Contributions are vectors that an adversary chooses step by step, so the dominating pair of the mechanism uses the
-    entrywise |C| instead of C. If the run has fewer steps than epochs x steps_per_epoch, each mode contains only the
-    steps of the run, and a bin without a step has mode 0. If C is structured, no steps x steps matrix is formed.
+    The theorem bounds the mechanism by a pair of distributions, the dominating pair. Contributions are vectors that an
+    adversary chooses step by step, so the pair uses the entrywise |C| instead of C. If the run has fewer steps than
+    epochs x steps_per_epoch, each mode is a sum over steps of the run only, and a bin without a step has mode 0. If C
+    is structured, no steps x steps matrix is formed.
 
     **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
     directions, under zero-out and add-or-remove adjacency. A strategy that the theorem does not cover raises
@@ -34,7 +38,7 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     proof therefore also covers negative entries.
     """
     check_causal(strategy)
-    participation.worst_case.largest_count(strategy.steps)  # raises if there are more steps than the epochs cover
+    participation.worst_case.largest_count(strategy.steps)  # raises if there are more steps than in all epochs
     bins = participation.steps_per_epoch
     column = strategy.toeplitz_column()
     if column is not None:
@@ -46,7 +50,8 @@ def check_causal(strategy: Strategy) -> None:
     """Raise `NotProved` if the output of a step depends on a row of C x + z that a later step completes.
 
     A step completes a row if it is the last step with a non-zero entry in this row of C. In the theorem, contributions
-    may depend only on rows that earlier steps have completed. Outputs must therefore not reveal other rows.
+    to a step may depend only on rows that earlier steps have completed. The outputs of earlier steps must therefore not
+    reveal other rows.
     """
     if not strategy.is_causal:
         raise NotProved(

@@ -18,9 +18,9 @@ class Upper:
         value: the bound.
         method: short description of how the bound was computed.
         reference: author, year, theorem.
-        is_of_pair: True if the bound also holds for the delta of the dominating pair. Only then may estimates be
-            checked against it. If C has negative entries, the delta of the pair can exceed the delta of a Gaussian
-            mechanism with the sensitivity of C.
+        is_of_pair: True if the bound also holds for the delta of the dominating pair, which samples estimate. Only then
+            may estimates be checked against the bound. It is False for the delta of a Gaussian mechanism with the
+            sensitivity of C, which the delta of the pair can exceed if C has negative entries.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Pair(ABC):
     Attributes:
         noise_std: standard deviation of the noise.
         tight: True if `upper` is accurate, so that no samples are needed.
-        pilot: number of samples of a pilot run (see `pilot.py`).
+        pilot: number of samples of a pilot run, which chooses an estimator (see `pilot.py`).
         samples: default number of samples, which take about half a minute on two cores.
         reference: the theorem that proves that the pair dominates the mechanism.
     """
@@ -74,8 +74,8 @@ class Pair(ABC):
 
     @abstractmethod
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return estimators for removal and addition that are good enough to search with."""
+        """Return estimators for removal and addition that are good enough for the searches in `search.py`."""
 
     @abstractmethod
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """Return the best pilot runs for removal and addition."""
+        """Return pilot runs of the best estimators for removal and addition."""

@@ -1,8 +1,10 @@
 """Distributions of the patterns of `PoissonMinSeparation`, tilted by one exponent per step.
 
-A pattern is the set of steps in which one example takes part ("joins"). The tilted distribution gives pattern p the
-probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the untilted distribution, and A is the
-mean of the exponentials under pi. Like pi, it is a renewal process, but its joining probability depends on the step.
+In this sampling, an eligible example joins a step with probability `rate`, and is eligible again b = `separation` steps
+later. A pattern is the set of steps that one example joins. The tilted distribution gives pattern p the probability
+pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the untilted distribution, and A is the mean of these
+exponentials under pi. Like pi, the tilted distribution is a renewal process, but an eligible example joins different
+steps with different probabilities.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._participation import PoissonMinSeparation
 
-SURE = 50.0  # cap on the hazard, -log(1 - joining probability); -log of a 53-bit uniform number never exceeds it
+SURE = 50.0  # cap on -log(1 - joining probability); -log of a 53-bit uniform number never exceeds this cap
 MAX_OPERATIONS = 2e8  # limit for `count_probabilities`, which merges large counts to stay below it
 
 
@@ -35,7 +37,11 @@ class Law:
 
     @cached_property
     def _logs(self) -> Array:
-        """log f_t for t < n + separation: f_t is the mean of the exponentials if the example is first eligible at t."""
+        """log f_t for t < n + separation.
+
+        Here f_t is the mean of exp(sum of the exponents at the steps of the pattern) if the example is first eligible
+        in step t.
+        """
         from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)
@@ -70,7 +76,11 @@ class Law:
 
     @cached_property
     def reach(self) -> Array:
-        """Cumulative hazard: exp(reach[t] - reach[u]) is the probability of joining none of the steps t to u - 1."""
+        """Cumulative hazard.
+
+        An example that is eligible in step t joins none of the steps t, ..., u - 1 with probability
+        exp(reach[t] - reach[u]).
+        """
         with np.errstate(divide="ignore"):
             return np.append(0.0, np.cumsum(np.minimum(-np.log1p(-self._joining), SURE)))
 
@@ -84,7 +94,10 @@ class Law:
         return out
 
     def add(self, columns: Array, noise: Array, rng: np.random.Generator) -> None:
-        """Add the columns of a random pattern to each row of `noise`."""
+        """Draw a pattern for each row of `noise`, and add the columns at the steps of the pattern to the row.
+
+        columns[t, r] is added to entry t + r, for every step t of the pattern.
+        """
         from antiphase._kernels import add_patterns
 
         count, n = noise.shape

@@ -1,8 +1,8 @@
-"""Pilot runs, which choose the estimator and its parameters for a confidence limit.
+"""Pilot runs: few samples, from which the estimator and the parameters of a confidence limit on delta are chosen.
 
-A bad choice can make the limit loose, but never wrong. The choice is fixed before the samples for the limit are drawn,
-and these samples are independent of the pilot run. The slack of a pilot run is the relative amount by which the limit
-is expected to exceed the estimate of delta.
+A certified run then draws new samples and computes the limit (`certificate.py`). A bad choice can make the limit loose,
+but never wrong, because the choice is made before these samples are drawn, and they are independent of the pilot run.
+The slack of a pilot run is the relative amount by which the limit is expected to exceed the estimate of delta.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphase._montecarlo.samples import draws
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits on the work for a certificate, with its failure probability and the seed of its pilot run.
+    """Limits on the work for a confidence limit, its failure probability, and the seed of its pilot run.
 
     Args:
         samples: maximum number of samples of a certified run.
@@ -40,7 +40,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Pilot:
-    """A pilot run: its estimator, and its weights as shares of their bound.
+    """A pilot run: its estimator, and the weights of its samples, whose mean estimates delta.
 
     Args:
         estimator: estimator that drew the samples.
@@ -87,7 +87,7 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
     """Return the pilot with the smallest slack.
 
-    A pilot run that missed rare, large weights has a large bound on its weights, and hence a large slack. It is not
-    chosen by mistake.
+    An estimate that is too small because the pilot run missed rare, large weights is not chosen by mistake: the bound
+    on its weights is large, and hence its slack is large.
     """
     return min(pilots, key=lambda pilot: pilot.slack(effort))

@@ -1,4 +1,7 @@
-"""Plain (unweighted) Monte Carlo. It needs about 1 / delta samples for an estimate, and many more for a proof.
+"""Plain Monte Carlo, without importance sampling: samples come from a dominating pair itself (see `pair.py`).
+
+The weight of a sample is (1 - e^(epsilon - loss))_+, where loss is its privacy loss. The mean weight is delta. An
+estimate needs about 1 / delta samples, and a proof many more.
 
 Reference: Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2 and App. E.
 """
@@ -23,7 +26,7 @@ _THEOREMS = "Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact am
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the weights for removal or addition, rounded up.
+    """The mean of the weights for the removal or the addition of an example, rounded up.
 
     Args:
         value: the mean. If it is 0, no sample had a positive weight, and the mean says nothing about delta.
@@ -87,17 +90,18 @@ def verify_plain(
 ) -> Bound:
     """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
-    The claim passes if the means for removal and addition are both at most (delta - p) / tau. Here p is the failure
-    probability that delta includes (see `verification.py`). If the true delta for removal or addition exceeds
-    delta - p, the mean for this direction passes with probability at most `bernstein_failure`. `Refused` is raised if
-    this probability is larger than this attempt may spend.
+    The claim passes if the mean weights for removal and addition are both at most (delta - p) / tau. Here p is the
+    failure probability that delta includes. Attempt r may use the part p / 2^r / 2 of it for each of removal and
+    addition (see `verification.py`). If the true delta for removal or addition exceeds delta - p, the mean for this
+    direction is nevertheless small enough with probability at most `bernstein_failure`. `Refused` is raised if that
+    probability is larger than the part of p for this attempt.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
     if has < needs:
         needed = math.ceil(samples * needs / has) if has > 0.0 else math.inf
         raise Refused(
-            f"{samples} samples verify delta = {delta} with tau = {tau} only up to a failure probability of "
+            f"{samples} samples are too few to verify delta = {delta} with tau = {tau}: the failure probability is "
             f"{math.exp(-has):.2g}, but this attempt may spend only {math.exp(-needs):.2g}.",
             hint=f"use {needed:,} samples, a larger tau, or method='certified'",
         )

@@ -2,9 +2,9 @@
 
 This is one of two estimators for removal; the other one is in `cores.py`. The power is an integer, alpha >= 1.
 
-Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). K is the
-Gram matrix of the rests, b is the number of bins, and Y is the log-likelihood ratio of the mixture mean_i N(m_i, I)
-against N(0, I).
+The output of balls-in-bins is a mixture of one Gaussian for each of b bins. The mean of such a Gaussian is called a
+mode. Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). K is
+the Gram matrix of the rests, and Y is the log-likelihood ratio of the mixture mean_i N(m_i, I) against N(0, I).
 
 The measure exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
 b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional
@@ -61,7 +61,7 @@ class Power(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2 for any sample x and bin j."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
@@ -84,7 +84,7 @@ class Power(Estimator):
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw `count` samples: for each, alpha indices one after another, then noise around the sum of their modes."""
+        """Draw `count` samples: for each, alpha indices one after another, then noise around the sum of their m_i."""
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
@@ -114,7 +114,7 @@ def log_factor(split: Split, alpha: int) -> float:
 def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return log mean_j exp(r_j) for each sample, and the r_j themselves, shape (samples, bins).
 
-    r_j = <rest_j, x> - |rest_j|^2 / 2, where x is noise plus the sum of the rests of the indices.
+    r_j = <rest_j, x> - |rest_j|^2 / 2, where x is noise plus the sum of the rests at the indices of the sample.
     """
     from antiphase._kernels import bins_log_means
 

@@ -1,8 +1,10 @@
-"""Searches for the epsilon or noise at which delta has a given value. Delta is a proved bound or an estimate.
+"""Searches for the epsilon, or for the noise, at which delta has a given value.
 
-Estimates use the same seed throughout a search (common random numbers), so that they are a smooth function of epsilon
-or of the noise. `Pair.least`, a lower bound on the confidence limit, is added to each estimate. Results from estimates
-prove nothing and are verified afterwards with fresh samples.
+`upper_epsilon` and `upper_noise` use a proved bound on delta. `estimated_epsilon` and `estimated_noise` use estimates
+of delta from samples, with the same seed throughout a search (common random numbers), so that the estimates are a
+smooth function of epsilon or of the noise. What such a search finds is not proved. It is verified afterwards with a
+confidence limit on delta, from fresh samples. Every confidence limit is at least `Pair.least`, even if all sampled
+weights are 0. To allow for this, the search adds `Pair.least` to each estimate.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from antiphase._montecarlo.settings import MonteCarlo
 
 LARGEST = 1e6  # search up to this factor above the starting point
 LARGEST_LOG = 700.0
-SEARCH_FRACTION = 4  # a search uses 1 / SEARCH_FRACTION of the samples of a pilot run, and all of them at the end
+SEARCH_FRACTION = 4  # a search starts with `Pair.pilot` / SEARCH_FRACTION samples, and ends with `Pair.pilot` samples
 TOLERANCE, ROUGH = 1e-4, 1e-2
 
 
 def upper_epsilon(pair: Pair, delta: float) -> float:
-    """Return roughly the smallest epsilon at which the proved bound is at most `delta`.
+    """Return roughly the smallest epsilon at which the proved bound on delta is at most `delta`.
 
-    Searches with the coarse bound first. If the pair is tight, the fine bound improves the result.
+    Searches with the fast, loose version of the bound first (`fine=False`). If `pair.tight`, so that the slow version
+    is accurate, a second search uses it to reduce the result.
     """
     found = _least(lambda e: pair.upper(e, fine=False).value <= delta, 1.0)
     if pair.tight and found > 0.0:
@@ -37,7 +40,7 @@ def upper_epsilon(pair: Pair, delta: float) -> float:
 
 
 def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
-    """Return roughly the smallest noise level at which the proved bound is at most `delta`."""
+    """Return roughly the smallest noise level at which the proved bound on delta at `epsilon` is at most `delta`."""
     least = pair.noise_std / LARGEST
 
     def holds(noise: float) -> bool:
@@ -57,13 +60,14 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 def estimated_epsilon(
     pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> float:
-    """Return the epsilon at which the estimate equals `delta`.
+    """Return the epsilon at which the estimate, plus `pair.least`, equals `delta`.
 
-    The best estimators depend on epsilon, so they are chosen again for each new epsilon until it hardly changes.
+    The best estimators depend on epsilon. They are chosen again for each epsilon that is found, until epsilon hardly
+    changes.
 
     Args:
-        pair: the dominating pair, at its noise level.
-        delta: target of the estimate.
+        pair: the dominating pair, with the noise of the mechanism.
+        delta: target for the estimate of delta.
         log_inverse: log(1 / p), where p is the failure probability of the confidence limit that is computed afterwards.
         seed: seed of the samples.
         sampling: Monte Carlo settings.
@@ -90,9 +94,10 @@ def estimated_noise(
     seed: np.random.SeedSequence,
     sampling: MonteCarlo,
 ) -> float:
-    """Return the noise at which the estimate equals `delta`.
+    """Return the noise at which the estimate of delta at `epsilon`, plus `pair.least`, equals `delta`.
 
-    The result is not much above `highest`, the noise that the proved bound needs.
+    The result is not much above `highest`, the noise that the proved bound needs. The noise of `pair` itself is not
+    used. For `log_inverse`, `seed` and `sampling`, see `estimated_epsilon`.
     """
     few, many = _samples(pair, sampling)
 
@@ -112,7 +117,7 @@ def estimated_noise(
 
 
 def _samples(pair: Pair, sampling: MonteCarlo) -> tuple[int, int]:
-    """Return the number of samples for the search, and for its final correction."""
+    """Return the number of samples at the start of a search, and at its end."""
     most = sampling.samples or pair.samples
     return min(pair.pilot // SEARCH_FRACTION, most), min(pair.pilot, most)
 
@@ -127,9 +132,10 @@ class _Curve:
         self._draws: dict[int, Draws] = {}
 
     def log_delta(self, epsilon: float) -> float:
-        """Return the larger log delta of removal and addition.
+        """Return the logarithm of the larger of two estimates of delta, for removal and for addition of an example.
 
-        Addition is sampled only if the bound on its weights exceeds the estimate for removal.
+        Each estimate is a mean of bounded weights. If the bound on the weights for addition is at most the estimate for
+        removal, the estimate for addition cannot be larger, so it is not computed.
         """
         removal = self._log_mean(0, epsilon)
         if log_bound(self._estimators[1], epsilon) <= removal:
@@ -153,7 +159,7 @@ def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the point where a decreasing function crosses 0, or the nearer end of the interval if it does not."""
+    """Return the point in [low, high] where a decreasing function crosses 0, or the end nearer to the crossing."""
     from scipy.optimize import brentq
 
     if function(low) <= 0.0:
@@ -171,7 +177,10 @@ def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLE
     while not holds(high):
         low, high = high, 2.0 * high
         if high > LARGEST * start:
-            raise NotProved(f"No value up to {high} satisfies the bound.", hint="use a larger epsilon or delta")
+            raise NotProved(
+                f"The proved bound on delta is too large for every epsilon or noise_std that was tried, up to {high}.",
+                hint="use a larger epsilon or delta",
+            )
     while low > 0.0 and holds(low):
         low, high = low / 2.0, low
     while high - low > tolerance * high:

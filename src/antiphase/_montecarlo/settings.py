@@ -18,8 +18,8 @@ class MonteCarlo:
     hashes of their arguments, so that the same arguments give the same mechanism. Then they certify the result with
     fresh entropy. If you pass a seed, all of these functions return the same result every time.
 
-    Failure probabilities add up. If you try many seeds, or many descriptions of the same mechanism, and keep the best
-    result, you spend the failure probability many times.
+    Failure probabilities add up. If you try many seeds, or describe the same mechanism in many ways, and keep the best
+    result, this result fails with a probability of up to the sum over all tries.
 
     A confidence limit exceeds the true value by a relative amount proportional to 1 / sqrt(samples). The functions draw
     enough samples that the limit exceeds the estimate of delta by at most the fraction `slack`. A slack of 5 % costs
@@ -27,9 +27,9 @@ class MonteCarlo:
 
     Args:
         slack: largest relative excess of the confidence limit over the estimate of delta.
-        samples: maximum number of samples for each of removal and addition. If they are not enough, the limit is
-            looser, or a bound that needs no samples is returned. None allows as many samples as take about half a
-            minute on two cores.
+        samples: maximum number of samples for the removal of an example, and again for its addition. If they are not
+            enough, the limit is looser, or a bound that needs no samples is returned. None allows as many samples as
+            take about half a minute on two cores.
         workers: joblib's n_jobs; -1 for all cores. Results depend neither on the number of workers nor on joblib's
             backend.
         seed: fixed seed that makes results reproducible, for tests only. None draws fresh entropy. Different functions
@@ -45,11 +45,14 @@ class MonteCarlo:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        owner, hint = "MonteCarlo", "use 0.05 to allow for 5 % of delta, which costs about 0.3 % more noise"
+        owner, hint = (
+            "MonteCarlo",
+            "use 0.05: the limit on delta then exceeds the estimate by at most 5 %, at about 0.3 % more noise",
+        )
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
-            samples = _check.positive_integer(owner, "samples", self.samples, "use None for about half a minute")
+            samples = _check.positive_integer(owner, "samples", self.samples, "use None to sample for half a minute")
             object.__setattr__(self, "samples", samples)
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
             raise invalid(owner, "workers", "an integer other than 0", self.workers, "use -1 for all cores")

@@ -1,9 +1,9 @@
 """Derivatives of delta and of the noise of balls-in-bins with respect to the Gram matrix of the modes.
 
-The mode of a bin is the sum of the columns of |C| at the steps of the bin. Let G be the Gram matrix of the modes,
-K = G / noise_std^2, and b the number of bins. Delta is the mean of a convex function F of the likelihood ratio
-L = sum_i u_i, with u_i = exp(x_i - K_ii / 2) / b and x ~ N(0, K). Each u_i has mean 1 / b for every K, and Price's
-theorem gives
+A bin is a step of the epoch. Its mode is the sum of the columns of |C| at this step of every epoch. Let G be the Gram
+matrix of the modes, K = G / noise_std^2, and b the number of bins. Delta is the mean of a convex function F of the
+likelihood ratio L = sum_i u_i, with u_i = exp(x_i - K_ii / 2) / b and x ~ N(0, K). Each u_i has mean 1 / b for every K,
+and Price's theorem gives
 
     d(delta) = sum_ij D_ij dK_ij,        D_ij = E[F''(L) u_i u_j] / 2.
 
@@ -13,7 +13,7 @@ bin i given the sample. Then
 
     D = e^eps p(Y = eps) E[w w^T | Y = eps] / 2   or   p(Y = -eps) E[w w^T | Y = -eps] / 2,
 
-where p is the density of Y under N(0, I). At constant delta, the noise satisfies d(log noise) = <D, dG> / (2 <D, G>).
+where p is the density of Y for x ~ N(0, K). At constant delta, the noise satisfies d(log noise) = <D, dG> / (2 <D, G>).
 The estimate takes O(samples * b^2) time for any number of steps, and needs no derivatives of samples.
 
 Reference: Price 1958; Choquette-Choo et al. 2025 (near-exact amplification), App. D, differentiates samples instead.
@@ -74,8 +74,9 @@ def delta_slopes(
     draws, modes = estimator.draw_modes(np.random.Generator(np.random.SFC64(seed)), samples)
     log_delta = float(logsumexp(log_weights(estimator, draws, epsilon))) - math.log(samples)
     sign = -1.0 if adding else 1.0
-    losses = -sign * draws.shifts  # log-likelihood ratios without the common part of the modes (`split.py`)
-    # Weights relative to N(0, I), which is the second distribution for removal and the first one for addition.
+    losses = -sign * draws.shifts  # log-likelihood ratios without the part that all modes have in common (`split.py`)
+    # Log weights that turn the samples into samples of N(0, I). The ratios do that for addition. For removal, they turn
+    # the samples into samples of the mixture, so the log-likelihood ratio of the mixture is subtracted.
     log_ratios = draws.ratios if adding else draws.ratios - losses
     rho = estimator.rho
     deviation = math.sqrt(max(rho, SMALLEST_KERNEL_WIDTH**2 * float(losses.var())))

@@ -1,12 +1,13 @@
 """Splits each mode into a part common to all modes, which is integrated exactly, and a rest, which is sampled.
 
-In balls-in-bins, the mode of a bin is the sum of the columns of |C| at the steps of the bin. Let K be the Gram matrix
-of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1), where 1 is the vector of ones. Every mode is the sum of
-a common vector of squared length rho and a vector orthogonal to it, which is called the rest of the mode. The rests
-have the Gram matrix K - rho 1 1^T, which is positive semidefinite. The guarantee compares the mixture of unit Gaussians
-at the modes with a unit Gaussian at 0. Since the common vector is orthogonal to all rests, their log-likelihood ratio
-is the sum of two independent terms: the log-likelihood ratio of a Gaussian mechanism with squared distance rho, and log
-mean_j exp(<rest_j, x> - |rest_j|^2 / 2), where x is the output divided by noise_std.
+In balls-in-bins, a bin is a step of the epoch. Its mode is the sum of the columns of |C| at this step of every epoch,
+here divided by noise_std. Let K be the Gram matrix of these modes, and rho = 1 / (1^T K^-1 1), where 1 is the vector of
+ones. Every mode is the sum of a common vector of squared length rho and a vector orthogonal to it, which is called the
+rest of the mode. The rests have the Gram matrix K - rho 1 1^T, which is positive semidefinite. The guarantee compares
+the mixture of unit Gaussians at the modes with a unit Gaussian at 0. Since the common vector is orthogonal to all
+rests, the log-likelihood ratio of this mixture and this Gaussian is the sum of two independent terms. The first is the
+log-likelihood ratio of a Gaussian mechanism with squared distance rho. The second is
+log mean_j exp(<rest_j, x> - |rest_j|^2 / 2), where x is the output divided by noise_std.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Split:
 
         Here `gram` is the Gram matrix from which this split was computed.
 
-        **Guarantee**: the delta of the returned modes is at least the delta of the true modes; see `rounding.py`.
+        **Guarantee**: delta for the returned modes is at least delta for the exact modes; see `rounding.py`.
         """
         missing = max(float((gram - self.rho - self.rest).max()), 0.0)
         return Split(self.rho + missing + GRAM * float(np.diag(gram).max()), self.root)
@@ -74,7 +75,7 @@ class Split:
 
     @cached_property
     def known_factors(self) -> list[float]:
-        """Results of `power.log_factor` for alpha = 1, 2, ..., as far as they have been computed."""
+        """Results of `power.log_factor`, without its MARGIN, for alpha = 1, 2, ..., as far as they are known."""
         return [0.0]
 
     @cached_property

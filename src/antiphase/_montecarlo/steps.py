@@ -1,18 +1,19 @@
-"""Bounds on the sum Z of the weights from which `cores.py` draws the next index of a tuple of bins.
+"""Bounds on the sum Z of the weights with which `cores.py` draws the next index of a tuple of bins.
 
 A tuple starts with k copies of one index i, called the core. The other indices are drawn one after another, none of
 them more than k times. After m of them have been drawn, the counts of all indices are N = k e_i + n, where e_i is a
 unit vector, n_i = 0, n_j <= k and sum n = m. Index j is allowed as the next one if j != i and n_j < k. Its weight is
-exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), where Kt is the Gram matrix of the rests (`split.py`) and
-K = Kt + rho 1 1^T has no negative entry. With v_j = (K N)_j, the sum Z of the weights of all allowed j satisfies
+exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j). Here K = Kt + rho 1 1^T is the Gram matrix of the modes of all bins,
+which has no negative entry, and Kt is the Gram matrix of the modes without their common part (`split.py`). With
+v_j = (K N)_j, the sum Z of the weights of all allowed j satisfies
 
 (a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), because that sum is convex in n.
 (b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), because e^v lies below its chord on [0, S].
 (c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), because (e^v - 1 - v) / v^2 increases with v.
 
 Here A is a bound on the number of allowed j, S on the largest v_j, T on the sum of the v_j, and V on the sum of the
-v_j^2. S and T are largest sums under the limits on n. They are computed by a greedy fill, which takes the largest
-coefficients first, each as often as allowed.
+v_j^2. S and T are the largest sums that are possible under the limits on n. They are computed by a greedy fill, which
+takes the largest coefficients first, each as often as allowed.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Fills:
         return math.log(allowed + min(chord, parabola) + UNDERFLOW)
 
     def _largest(self, k: int, m: int) -> float:
-        """Return S. An allowed j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
+        """Return S. An allowed j was drawn at most k - 1 times, and the fill takes each t with K_jt > K_jj before j."""
         own = np.clip(k + m - k * self.larger, 0, k - 1)
         return float((own * self.own + self.beside.fill(k, k + m - own)).max())
 

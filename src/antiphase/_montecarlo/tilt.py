@@ -1,9 +1,10 @@
 """Estimates delta for the addition of an example, with samples shifted away from a weighted mean of the modes.
 
-Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). For
-probabilities p_i and s >= 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the
-mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`. The weight
-is bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+The output of balls-in-bins is a mixture of one Gaussian for each bin i, whose mean is called mode i. Here m_i is the
+rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). For probabilities p_i and
+s >= 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the mixture mean_i N(m_i, I)
+against N(0, I) at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`.
+The weight is bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Tilt(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2 for any sample x and bin j."""
         return modes_error(self.split.bins, self.split.largest, self.slope + 1.0)
 
     @property

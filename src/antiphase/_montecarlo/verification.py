@@ -1,7 +1,7 @@
 """Verifies a claim that was fixed in advance, with fresh samples (estimate, verify, release).
 
-Let the claim be (epsilon, delta), and let p be the failure probability that all attempts together may spend. Attempt r
-passes if the confidence limits on delta for removal and addition, each with failure probability p / 2^r / 2, are at
+Let the claim be (epsilon, delta), and let p be the total failure probability that is allowed for all attempts. Attempt
+r passes if the confidence limits on delta for removal and addition, each with failure probability p / 2^r / 2, are at
 most delta - p. A mechanism whose true delta exceeds delta - p therefore passes in some attempt with probability at most
 p. Consider the procedure that releases the output only if an attempt passes. The randomness of the verification is part
 of this procedure, which is therefore (epsilon, (delta - p) + p)-differentially private. Its delta includes the failure
@@ -52,9 +52,9 @@ class ClaimOutcome:
     """The result of verifying a claim.
 
     Args:
-        bound: the claimed delta as a bound, or None if it was not verified.
-        limit: the larger of the confidence limits for removal and addition, or the expected limit if no samples were
-            drawn.
+        bound: the claimed delta as a bound, or None if the claim was not verified.
+        limit: the larger of the confidence limits for removal and addition. If no samples were drawn, the proved bound
+            if it verifies the claim, and otherwise the expected limit.
         estimate: estimate of delta for the direction, removal or addition, that `limit` belongs to.
         error: standard error of the estimate.
     """
@@ -106,7 +106,10 @@ def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sa
 
 
 def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
-    """Return `value` as a bound on delta, of kind "confident", or of kind "upper" if neither limit uses samples."""
+    """Return `value` as a bound on delta, of kind "confident", or of kind "upper" if neither limit uses samples.
+
+    The failure probability that the bound states is SHARE times `delta`.
+    """
     if not any(limit.samples for limit in limits):
         return Bound(value, "upper", "largest weight of the samples", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
@@ -121,7 +124,7 @@ def verify_pair(
 
     **Guarantee**: see the module docstring. `attempt` counts, from 1, all verifications that could lead to the release.
     """
-    # With a seed, the certificate of a stored plan is repeated with its original number of samples.
+    # Certificates of plans have a seed. If one is repeated, it must use the same number of samples as before.
     more = 1 if sampling.seed is not None else FRESH_FACTOR
     outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling, more=more)
     if outcome.bound is not None:
@@ -129,6 +132,6 @@ def verify_pair(
     remedy = "add noise" if outcome.estimate > delta else "use more samples, or add a little noise"
     raise Refused(
         f"({epsilon}, {delta})-differential privacy is not verified: the confidence limit on delta is "
-        f"{outcome.limit:.4g}, the estimate {outcome.estimate:.4g} +- {outcome.error:.2g}.",
+        f"{outcome.limit:.4g}, and the estimate is {outcome.estimate:.4g} +- {outcome.error:.2g}.",
         hint=f"{remedy}; the next verification is attempt {attempt + 1}",
     )
