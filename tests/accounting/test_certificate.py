@@ -111,6 +111,14 @@ def test_a_better_guarantee_than_the_mechanism_has_is_not_loaded(planned, monkey
             ap.Plan.load(path)
 
 
+@pytest.mark.parametrize("name", ["epsilon", "delta"])
+def test_a_plan_is_verified_for_its_own_claim_only(planned, name):
+    with pytest.raises(
+        ap.InvalidArgument, match=f"The '{name}' parameter of verify must be omitted for a plan. Got 0.5"
+    ):
+        verify(planned, **{name: 0.5})
+
+
 @pytest.mark.parametrize("entropy", ["zz", "0" * 65, 5, None])
 def test_entropy_that_is_none_is_not_loaded(planned, tmp_path, entropy):
     path = tmp_path / "plan.json"

@@ -126,12 +126,8 @@ def _claim(planned: Any, epsilon: float | None, delta: float | None) -> tuple[Me
     mechanism = getattr(planned, "mechanism", None)
     if not isinstance(mechanism, Mechanism):
         raise invalid("verify", "planned", "a Plan or a Mechanism", planned, "create a plan with plan(problem)")
-    if epsilon is not None or delta is not None:
-        raise invalid(
-            "verify",
-            "epsilon",
-            "omitted for a plan, and so must 'delta'",
-            epsilon,
-            "a plan states its own claim; to verify another one, pass plan.mechanism",
-        )
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if value is not None:
+            hint = "a plan states its own claim; to verify another one, pass plan.mechanism"
+            raise invalid("verify", name, "omitted for a plan", value, hint)
     return mechanism, planned.guarantee.value, planned.problem.budget.delta
