@@ -5,8 +5,8 @@ learning rate x T x g. A gradient that always has the clipping norm moves the mo
 
     path = learning rate x clipping norm x T.
 
-The bias that remains after training depends only on the path: directions with a curvature below 1 / path have not
-converged. The noise in the model is path x nu. Here nu = error / (T x batch size) is the noise per unit of path, and
+The bias that remains after training depends only on the path, because directions with a curvature below 1 / path have
+not converged. The noise in the model is path x nu. Here nu = error / (T x batch size) is the noise per unit of path, and
 `error` is the rms error at clipping norm 1. Given path and nu, neither bias nor noise depends on the learning rate, the
 number of steps or the units of the schedule. The best path therefore depends only on nu. If bias and noise are both
 powers of the path, the best path is a power of nu. The constants of this power law were fitted to the tuned learning
