@@ -171,7 +171,7 @@ def _federated(directory: Path, secret: ap.Secret | None, attempt: int, progress
         "dropouts": report.dropouts,
         "ledger": f"{record.run.public} public and {record.entries} private entries, all authentic; no release is "
         "missing, and no client took part too often or too soon",
-        "state file": "authentic; its last release is not in the ledgers yet, and the server adds it to them when it starts"
+        "state file": "authentic; its last release is not in the ledgers yet, and the server adds it when it starts"
         if record.unrecorded
         else "authentic",
         "after the ledger": _torn(record.torn),

@@ -1,15 +1,15 @@
 """Search under sampling schemes with Monte Carlo accounting: balls-in-bins, and Poisson with a minimum separation.
 
-Monte Carlo accounting draws random samples. It takes seconds for one mechanism, so the planner compares only a few mechanisms. Under balls-in-bins, it
-optimizes their strategies for the noise that the budget requires after amplification by sampling. For the objectives
-"rms" and "max", or if the problem names the participation, the planner also tries the strategy of each family that is
-best without amplification. It first compares all strategies with few samples. Then it calibrates the promising ones
-with many samples.
+Monte Carlo accounting draws random samples. It takes seconds for one mechanism, so the planner compares only a few
+mechanisms. Under balls-in-bins, it optimizes their strategies for the noise that the budget requires after
+amplification by sampling. For the objectives "rms" and "max", or if the problem names the participation, the planner
+also tries the strategy of each family that is best without amplification. It first compares all strategies with few
+samples. Then it calibrates the promising ones with many samples.
 
 For objectives other than "rms" and "max", the planner tries BLTs (strategies with a few memory buffers) with one, two
 and three buffers. It stops early if one more buffer reduces the error by less than 0.5 %. It also stops if another
-participation has so much less error that more buffers cannot catch up. In measurements, Toeplitz strategies took longer
-to optimize and were no better. The planner therefore tries them only if BLTs are excluded.
+participation has so much less error that BLTs with more buffers cannot reach it. In measurements, Toeplitz strategies
+took longer to optimize and were no better. The planner therefore tries them only if BLTs are excluded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
 
 
 def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
-    """Optimize a few strategies. Evaluate those that may have the least error with many samples.
+    """Optimize a few strategies. Evaluate, with many samples, those that may have the least error.
 
     The errors of all BLTs are first estimated from the same few samples. The estimates show which BLTs may have the
     least error, and whether another buffer is worth trying. If there is no such BLT, the best one is evaluated with few

@@ -1,4 +1,4 @@
-"""The ways to draw batches that a data pipeline can enforce. The planner tries them if a problem names none."""
+"""The ways to draw batches that a data pipeline can enforce. They are tried if a problem names no participation."""
 
 from __future__ import annotations
 

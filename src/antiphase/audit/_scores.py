@@ -1,9 +1,9 @@
 """Attack scores: log-likelihood ratios of the two distributions of a release that the privacy proof compares.
 
-One distribution is with a canary (artificial example), the other one without it. Let y be the released sums along the
-canary's direction. They are whitened: w = W y / noise_std, where the matrix W makes the noise white (see `whiten` in
-`_canary.py`). The noise in w then consists of independent standard normals. A canary with contributions u adds
-a = W u / noise_std to w. In this table, a^2 is the squared norm of a:
+One distribution is for a present canary (artificial example), the other one for an absent canary. Let y be the released
+sums along the canary's direction. They are whitened: w = W y / noise_std, where the matrix W makes the noise white (see
+`whiten` in `_canary.py`). The noise in w then consists of independent standard normals. A canary with contributions u
+adds a = W u / noise_std to w. In this table, a^2 is the squared norm of a:
 
 | participation | score of a canary |
 |---|---|
