@@ -100,7 +100,9 @@ def _source(path: Path, secret: Path | None) -> tuple[ap.Plan, Any, bool]:
     record = read_run(path, None if secret is None else ap.Secret.load(secret))
     release = release_of_run(record)
     if release is None or release.canaries < SMALLEST:
-        print_message("The run is too small to attack, or its noise was made on a device, so its plan is simulated.")
+        print_message(
+            "The run is too small to attack, or its noise was made on a device. The audit simulates its plan."
+        )
         return record.plan, None, False
     return record.plan, release, False
 

@@ -21,8 +21,8 @@ def demo(
 ) -> None:
     """Train a digit classifier with DP-SGD and with the mechanism that the planner chooses, and compare them.
 
-    Both have the same epsilon and the same number of passes over the data. The demo needs scikit-learn: install the
-    extra "demo".
+    Both mechanisms have the same epsilon and the same number of passes over the data. The demo needs scikit-learn:
+    install the extra "demo".
 
     Example: antiphase demo --output my-demo
     """

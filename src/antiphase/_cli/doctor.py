@@ -31,7 +31,7 @@ EXTRAS = {
 }
 MEGABYTE = 1 << 20
 AES_MEGABYTES = 32
-HARDWARE_AES = 0.5  # GB per second. Faster AES must run in hardware. In software, it reaches about 0.2.
+HARDWARE_AES = 0.5  # GB per second. If AES is faster than this, it runs in hardware. In software, it reaches about 0.2.
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _kernel_cache() -> tuple[Path | None, str | None]:
 
 
 def _noise() -> dict[str, Any]:
-    """Test the noise generator, which compares itself with a reference, and measure the speed of AES, which it uses."""
+    """Test the noise generator, which compares itself with a reference, and measure AES, which generates its bits."""
     from cryptography.hazmat.backends.openssl.backend import backend
 
     problem = None

@@ -77,7 +77,7 @@ def _show(table: Table) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar. Yields a function of a description and the fraction of the work that is done."""
+    """Show a progress bar. Yields a function (description, fraction of the work that is done) to update the bar."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

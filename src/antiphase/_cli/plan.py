@@ -63,7 +63,8 @@ def plan(
         float | None, typer.Option(help="Largest learning rate, if known, for the objective training.")
     ] = None,
     lattice: Annotated[
-        bool, typer.Option(help="Make noise in exact integers; the guarantee covers every bit. Needs --parameters.")
+        bool,
+        typer.Option(help="Make noise in exact integers; the guarantee covers every released bit. Needs --parameters."),
     ] = False,
     families: Annotated[
         str | None,

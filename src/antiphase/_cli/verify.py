@@ -51,9 +51,9 @@ def verify(
     PATHS are plan files, run directories and directories of federated servers. The exit code is 0 if everything holds;
     otherwise it is 1 and the reason is printed. Nothing is changed, so you can verify a run in progress. A guarantee
     that is based on random samples is verified with fresh samples. This may fail by chance. If it does, try again with
-    --attempt 2, then 3, and so on. Each attempt may also pass by chance although the guarantee is wrong. Later attempts
-    need stronger evidence, so that delta covers this risk for all attempts together. If you try again with the same
-    number, delta does not cover it, and the guarantee does not hold.
+    --attempt 2, then 3, and so on. Each attempt may also pass by chance although the guarantee is wrong. Delta includes
+    the probability that this happens in any attempt, because later attempts need stronger evidence. If you try again
+    with the same number, delta does not include the additional risk, and the guarantee does not hold.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """
@@ -84,9 +84,9 @@ def _plan(path: Path, attempt: int, progress: Progress) -> Facts:
 
 
 def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
-    """Return the guarantee of a plan as facts, after verifying it with fresh samples if it is based on samples.
+    """Return the guarantee of a plan as facts. Verifies it first, with fresh samples, if it is based on samples.
 
-    Any other guarantee was computed again when the plan was loaded.
+    A guarantee that is not based on samples was computed again when the plan was loaded.
     """
     bound, delta = plan.guarantee, plan.problem.budget.delta
     with _naming(path, attempt):
@@ -104,11 +104,11 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
 
 @contextmanager
 def _naming(path: Path, attempt: int) -> Iterator[None]:
-    """Add the path and the next step to the error of a failed verification."""
+    """Add the path, and what to do next, to the error of a failed verification."""
     try:
         yield
     except Refused as error:
-        hint = f"{error.hint} (--attempt {attempt + 1}); release nothing under this guarantee until one passes"
+        hint = f"{error.hint} (--attempt {attempt + 1}); release nothing under this guarantee until an attempt passes"
         raise Refused(f"{path}: {error.message}", hint=hint) from error
 
 
@@ -171,7 +171,7 @@ def _federated(directory: Path, secret: ap.Secret | None, attempt: int, progress
         "dropouts": report.dropouts,
         "ledger": f"{record.run.public} public and {record.entries} private entries, all authentic; no release is "
         "missing, and no client took part too often or too soon",
-        "state file": "authentic; the ledgers do not have its last release yet, and the server adds it when it starts"
+        "state file": "authentic; its last release is not in the ledgers yet, and the server adds it when it starts"
         if record.unrecorded
         else "authentic",
         "after the ledger": _torn(record.torn),

@@ -47,7 +47,7 @@ def _ranking(problem: Problem) -> str:
 
 
 def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Yield notes on more accurate candidates that need more memory, and on candidates that need much less memory."""
+    """Yield notes on the candidate with the least error, and on candidates that need much less memory."""
     chosen, least = candidates[0], min(candidates, key=lambda c: c.error)
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)

@@ -1,4 +1,4 @@
-"""Search for banded strategies whose privacy is amplified by sampling: one group of examples for each band.
+"""Search for banded strategies whose privacy is amplified by sampling, with as many groups of examples as bands.
 
 The examples are split into groups that take turns, and each step samples its batch from one group. A strategy with more
 bands (diagonals of the strategy matrix) cancels more noise, but it needs more groups. The groups are then smaller, so
@@ -80,7 +80,7 @@ def _search(search: Search, families: set[str], chosen: ParticipationForBands, m
 
 
 def _refine(tried: dict[int, Evaluation], attempt: Callable[[int], None]) -> None:
-    """Try numbers of bands next to the best one, until the gaps to its neighbours are at most an eighth of it."""
+    """Try numbers of bands near the best one, until its distance to both neighbours is at most an eighth of it."""
     for _ in range(MAX_REFINEMENTS):
         known = sorted(tried)
         best = known.index(min(known, key=lambda b: tried[b].candidate.error))

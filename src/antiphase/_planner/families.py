@@ -1,4 +1,4 @@
-"""Defines which strategies of each family the planner tries if sampling does not amplify privacy."""
+"""Defines which strategies of each family the planner tries if random sampling does not amplify privacy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIN_FREE_COLUMN_BANDS = 8
 BAND_POWERS = 10  # numbers of bands to try include the powers of two below 2^10
 MAX_BUFFERS = 6
 MIN_BUFFER_GAIN = 0.005  # a further buffer must reduce the error by at least this fraction
-STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
+STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)  # a stamped strategy repeats a shorter strategy this many times
 INVERSE_BANDS = (2, 4, 8, 16, 32)
 SMALL_BANDED_BANDS = 32  # number of bands of a second banded candidate with less memory
 
@@ -83,7 +83,7 @@ def _banded(search: Search, participation: Participation) -> None:
     widest = [b for b in counts if search.problem.steps * b**2 <= QUICK_BANDED_WORK][-1:]
     if widest != counts[-1:] and widest < [MIN_FREE_COLUMN_BANDS]:
         widest = []  # with many steps and so few bands, free columns are no better than Toeplitz
-    # Without amplification, more bands are never worse. A smaller number is also tried, because it needs less memory.
+    # Without amplification, more bands never increase the error. Fewer bands are also tried, for their lower memory.
     few = [SMALL_BANDED_BANDS] if widest > [SMALL_BANDED_BANDS] and SMALL_BANDED_BANDS in counts else []
     for bands in [*few, *widest, *_worth_the_time(search, participation, counts)]:
         search.attempt(_optimized("banded", search, participation, bands, bands=bands))
@@ -148,7 +148,10 @@ def _dense(search: Search, participation: Participation) -> None:
 
 
 def _ruled_out(search: Search, participation: Participation) -> bool:
-    """Return True if the closed-form lower bound for prefix sums proves that no matrix beats the best candidate."""
+    """Return True if a lower bound on the error of all strategies proves that none beats the best candidate.
+
+    The lower bound is a closed formula for prefix sums.
+    """
     noise, problem = search.least_multiplier(participation), search.problem
     if noise is None or problem.objective not in ("rms", "max") or not isinstance(problem.workload, PrefixSum):
         return False
@@ -157,7 +160,7 @@ def _ruled_out(search: Search, participation: Participation) -> bool:
 
 
 def _has_rivals(search: Search, participation: Participation) -> bool:
-    """Return True if another candidate may beat the dense optimum.
+    """Return True if another candidate may have less error than the best dense strategy.
 
     Such a candidate uses sampling or, under minimum separation, more bands than the separation.
     """
@@ -181,7 +184,7 @@ FAMILIES: dict[str, TryFamily] = {
 def least_copies(family: str, steps: int, participation: Participation | None = None) -> int:
     """Return the smallest number of model-sized buffers that a strategy of this family needs.
 
-    Under minimum separation, the dense optimum has as many bands as the separation.
+    Under minimum separation, the best dense strategy has as many bands as the separation.
 
     >>> least_copies("identity", 100), least_copies("dense", 100), least_copies("dense", 100, MinSeparation(20))
     (0, 100, 19)

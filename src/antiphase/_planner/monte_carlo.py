@@ -1,15 +1,15 @@
 """Search under sampling schemes with Monte Carlo accounting: balls-in-bins, and Poisson with a minimum separation.
 
-Accounting for one mechanism takes seconds, so the planner compares only a few mechanisms. Under balls-in-bins, it
-optimizes their strategies for the noise that the budget requires after amplification by sampling. For the objectives
-"rms" and "max", or if the problem names the participation, the planner also tries the strategy of each family that is
-best without amplification. It first compares all strategies with few samples. Then it calibrates the promising ones
-with many samples.
+Monte Carlo accounting draws random samples. It takes seconds for one mechanism, so the planner compares only a few
+mechanisms. Under balls-in-bins, it optimizes their strategies for the noise that the budget requires after
+amplification by sampling. For the objectives "rms" and "max", or if the problem names the participation, the planner
+also tries the strategy of each family that is best without amplification. It first compares all strategies with few
+samples. Then it calibrates the promising ones with many samples.
 
 For objectives other than "rms" and "max", the planner tries BLTs (strategies with a few memory buffers) with one, two
 and three buffers. It stops early if one more buffer reduces the error by less than 0.5 %. It also stops if another
-participation has so much less error that more buffers cannot catch up. In measurements, Toeplitz strategies took longer
-to optimize and were no better. The planner therefore tries them only if BLTs are excluded.
+participation has so much less error that BLTs with more buffers cannot reach it. In measurements, Toeplitz strategies
+took longer to optimize and were no better. The planner therefore tries them only if BLTs are excluded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def needs_monte_carlo(participation: Participation) -> bool:
 
 
 def bins_are_quick(problem: Problem, participation: Participation) -> bool:
-    """Return True if balls-in-bins is covered under the problem's adjacency and accounted for within seconds."""
+    """Return True if balls-in-bins has a proof under the problem's adjacency and its accounting takes only seconds."""
     assert isinstance(participation, BallsInBins)
     quick = participation.steps_per_epoch <= MAX_BINS and problem.steps <= MAX_STEPS
     return quick and problem.adjacency != "replace"
@@ -71,11 +71,11 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
 
 
 def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
-    """Optimize a few strategies. Calibrate those that can still win, with many samples.
+    """Optimize a few strategies. Evaluate, with many samples, those that may have the least error.
 
-    The errors of all BLTs are estimated from the same few samples. The estimates show which BLTs can still win, and
-    whether another buffer is worth trying. If no BLT can win, the best one is calibrated with few samples, so that it
-    appears in the table of candidates.
+    The errors of all BLTs are first estimated from the same few samples. The estimates show which BLTs may have the
+    least error, and whether another buffer is worth trying. If there is no such BLT, the best one is evaluated with few
+    samples, so that it appears in the table of candidates.
     """
     drafts: list[tuple[float, Proposal]] = []
     tolerance = (1.0 + search.memory_tolerance) * (1.0 + ESTIMATE_ERROR)

@@ -38,7 +38,7 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
 
 
 def most_groups(problem: Problem) -> int:
-    """Return the largest number of groups for which each group has enough examples for a batch."""
+    """Return the largest number of groups of examples for which each group has enough examples for a batch."""
     examples, batch_size = sizes(problem)
     return examples // batch_size
 

@@ -34,15 +34,15 @@ def plan(
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The problem's objective defines the error. The objective "training" uses the curvatures of the training loss that
-    matter at the problem's learning rate. If the problem states no learning rate, the planner predicts one. The plan's
-    notes state the range of curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least
-    error, the planner chooses the one that needs the least memory.
+    The problem's objective defines the error. The objective "training" measures the noise in directions in which the
+    loss is curved, for a range of curvatures that depends on the problem's learning rate. If the problem states no
+    learning rate, the planner predicts one. The plan's notes state the range of curvatures. Among all mechanisms whose
+    error is within `memory_tolerance` of the least error, the planner chooses the one that needs the least memory.
 
-    The planner tries every family in `families` that the participation allows, with the amplification that the
-    participation provides. The participation states which steps can use one example. If the problem names no
-    participation, the planner compares all participations in `pipelines`. The problem must then state the number of
-    examples and the batch size.
+    The planner tries every family in `families` that the participation allows. The participation states in which steps
+    an example can be used. If the participation draws batches at random, the planner uses the amplification of privacy
+    that is proved for it. If the problem names no participation, the planner compares all participations in
+    `pipelines`. The problem must then state the number of examples and the batch size.
 
     **Guarantee**: the plan is within the budget. The table in docs/accounting.md names the accountant that proves this.
     The expected error of the chosen mechanism exceeds the error of any other candidate by at most the fraction
@@ -54,8 +54,9 @@ def plan(
     These sizes are not tried, and may give slightly less error:
 
     - numbers of bands between two tried numbers that differ by at most an eighth
-    - more buffers, once a further buffer has reduced the error by less than 0.5 %
-    - under balls-in-bins, more buffers if another participation is so far ahead that they cannot catch up
+    - BLTs with more buffers, once a further buffer has reduced the error by less than 0.5 %
+    - BLTs with more buffers under balls-in-bins, once another participation has so much less error that a further
+      buffer cannot make up for it
     - banded strategies with separately optimized columns, if optimizing them may take hours (steps x bands^2 above
       2^30) or would gain little (steps x bands^2 above 2^26, with fewer bands than steps / 10,000)
 
@@ -101,8 +102,8 @@ def plans_so_far(
 ) -> Iterator[tuple[Plan, bool]]:
     """Yield (best plan so far, False) before each participation with Monte Carlo accounting, and finally (plan, True).
 
-    Monte Carlo accounting takes most of the time. The last plan is the one that `plan` returns. Nothing is yielded
-    before the first candidate fits.
+    Monte Carlo accounting draws random samples and takes most of the time. The last plan is the one that `plan`
+    returns. Nothing is yielded before the first candidate fits.
     """
     names = default_pipelines(problem) if pipelines is None else tuple(pipelines)
     check_pipelines(names)
@@ -117,7 +118,7 @@ def plans_so_far(
 
 
 def _best_plan(search: Search, problem: Problem) -> Plan:
-    """Choose one of the evaluations so far, and return it as a plan for the problem as the user stated it."""
+    """Choose the best mechanism evaluated so far, and return it as a plan for the problem as the user stated it."""
     ranked = sorted(search.evaluations, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
     thrifty = least_memory(ranked, search.memory_tolerance)
     best = _certified(thrifty, problem)
@@ -148,9 +149,9 @@ def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluat
 
 
 def _certified(best: Evaluation, problem: Problem) -> Evaluation:
-    """Certify the guarantee of the evaluation again if it is based on samples, and return the result.
+    """Return the evaluation with a new guarantee if its guarantee is based on random samples, otherwise unchanged.
 
-    Certification draws new samples from fresh entropy, because the earlier samples were used to choose the mechanism.
+    The new guarantee is based on new samples, because the earlier samples were used to choose the mechanism.
     """
     if best.guarantee.kind != "confident":
         return best
@@ -159,7 +160,7 @@ def _certified(best: Evaluation, problem: Problem) -> Evaluation:
 
 
 def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> Iterator[None]:
-    """Try amplification by sampling first, then all other participations. Yields before each Monte Carlo accounting."""
+    """Try amplification by sampling, then all other participations. Yields before each one that needs Monte Carlo."""
     given = search.problem.participation
     if given is None:
         sizes(search.problem)
@@ -178,8 +179,7 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
 def default_pipelines(problem: Problem) -> tuple[str, ...]:
     """Return the pipelines to try by default.
 
-    They include balls-in-bins if the objective is neither "rms" nor "max" and the accounting of balls-in-bins takes
-    only seconds.
+    They include balls-in-bins if its accounting takes only seconds and the objective is neither "rms" nor "max".
     """
     if problem.objective in ("rms", "max") or problem.participation is not None:
         return DEFAULT

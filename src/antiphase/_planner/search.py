@@ -34,7 +34,7 @@ class Proposal:
         make: function that creates the strategy; it may take a while.
         participation: participation to calibrate for.
         size: number of bands, buffers or repeats, for families that have a size.
-        variant: short text that tells apart proposals of the same family and size.
+        variant: short text that distinguishes proposals of the same family and size.
     """
 
     family: str
@@ -51,7 +51,13 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A proposal calibrated to the budget: the candidate, the mechanism and its guarantee."""
+    """The result for one proposal, with just enough noise for the budget.
+
+    Args:
+        candidate: row of the plan's table.
+        mechanism: the strategy with the smallest noise that keeps the budget.
+        guarantee: epsilon of the mechanism at the budget's delta.
+    """
 
     candidate: Candidate
     mechanism: Mechanism
@@ -59,7 +65,7 @@ class Evaluation:
 
 
 class Search:
-    """The state of a search: all evaluations so far, and the reasons why other proposals failed.
+    """The state of a search: all evaluations so far, and the errors of the proposals that failed.
 
     Args:
         problem: problem to plan for.
@@ -95,7 +101,8 @@ class Search:
     def attempt(self, proposal: Proposal, sampling: MonteCarlo = MonteCarlo()) -> Evaluation | None:
         """Evaluate a proposal and keep the result.
 
-        Returns None, and keeps the error, if no guarantee is proved for the proposal or if it needs too much memory.
+        If no guarantee is proved for the proposal, or if it needs too much memory, keeps the error and returns None.
+        `sampling` states how many samples Monte Carlo accounting draws.
         """
         self.tell(proposal.name, self.share)
         try:

@@ -1,5 +1,7 @@
 """Replaces the objective "training" with a `Curvatures` objective, which depends on the learning rate.
 
+A `Curvatures` objective measures the noise in directions in which the loss has given curvatures.
+
 If the problem does not state the learning rate, the planner predicts it from the error of reference strategies (see
 `reference_strategy`) under the sampling that the pipelines allow. The prediction only needs to be accurate to a factor
 of about two.
@@ -25,7 +27,7 @@ from antiphase._workload import Momentum, Workload
 from antiphase.strategies import Toeplitz
 
 MAX_BANDS = 64  # largest number of bands of a reference strategy
-MORE_BANDS = 4  # the best number of bands is up to this many times `rule_of_thumb`
+MORE_BANDS = 4  # the best number of bands is at most about this many times `rule_of_thumb`
 UNKNOWN_RATE = 1.0  # learning rate x clipping norm if no rate can be predicted
 
 

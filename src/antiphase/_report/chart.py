@@ -32,7 +32,7 @@ class Series:
     Args:
         name: name in the legend.
         x, y: coordinates of the points.
-        faint: if true, draw the line in the background, without an entry in the legend.
+        faint: if true, draw the line in grey behind the others, without an entry in the legend.
         dots: if true, mark every point.
         joined: if true, connect the points by a line.
     """
@@ -81,7 +81,7 @@ class Chart:
 def series(
     name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False, dots: bool = False, joined: bool = True
 ) -> Series:
-    """Return a line through the finite points among (x, y)."""
+    """Return a line through the points (x, y), without points that are NaN or infinite."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     kept = np.isfinite(across) & np.isfinite(up)
     return Series(name, across[kept], up[kept], faint, dots, joined)

@@ -45,7 +45,7 @@ class Content:
         advice: notes of the planner, for a plan that has not run.
         charts: charts by name.
         heat_maps: the strategy matrix C and its inverse; empty if C is too large to draw.
-        changes: epsilon if the run has more steps or a smaller separation than planned.
+        changes: "what if" rows: epsilon for more steps, or for a smaller separation, than planned.
         left_out: sentences that say which parts are left out, and why.
     """
 

@@ -32,7 +32,8 @@ def by_delta(plan: Plan) -> Chart:
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
     """Return a chart of epsilon against the number of steps.
 
-    For a run that stops early, the chart holds only if the stopping step does not depend on the outputs.
+    For a run that stops early, the epsilon at its last step holds only if this step was not chosen by looking at the
+    outputs.
     """
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
@@ -101,7 +102,7 @@ def updates_by_release(report: FederatedReport) -> Chart:
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Return the curve of `value` over `points`. If time runs out, points are missing, evenly spread over the curve."""
+    """Return the curve of `value` over `points`. If time runs out, some points are left out, evenly over the curve."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])

@@ -1,4 +1,4 @@
-"""The part of a report that only federated runs have: releases, participations and drop-outs, without identities."""
+"""The part of a report for federated runs: releases, participations and drop-outs, without the clients' identities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def participations(report: FederatedReport) -> Table:
 
 
 def separations(report: FederatedReport) -> Table:
-    """Return a table of the distances between consecutive participations of a client."""
+    """Return a table of the distances, in releases, between consecutive participations of a client."""
     caption = "Distance between a client's participation and its previous one"
     return Table(caption, ("releases apart", "participations"), _grouped(report.gaps))
 

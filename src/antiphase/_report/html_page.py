@@ -24,7 +24,7 @@ SECTIONS = {
     "ran": "Plan and run",
     "measured": "Measured",
     "participation": "Releases and participations",
-    "replies": "Drop-outs and other replies (not covered by the guarantee)",
+    "replies": "Drop-outs and other replies (no guarantee covers these counts)",
     "epsilon": "Epsilon",
     "error": "Error",
     "matrices": "Matrices",

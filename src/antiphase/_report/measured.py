@@ -27,7 +27,7 @@ NOT_A_GUARANTEE = (
     "claim is right, and it never replaces or improves the proved guarantee: a program may leak more than an audit "
     "finds."
 )
-# Relative tolerances for a claim that is computed again, with new samples and without samples.
+# Relative tolerances for a claim that is computed again: with new random samples, and without samples.
 BETWEEN_SAMPLES, ROUNDING = 1e-2, 1e-6
 WIDTH, BAR, LEFT, RIGHT = 420.0, 30.0, 10.0, 14.0
 ASSUMES = {

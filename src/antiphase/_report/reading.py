@@ -20,12 +20,12 @@ NOT_RECORDED = "Candidates are left out, because the ledger does not confirm tha
 class ReportSource:
     """A plan, and the report of its run if it has been run.
 
-    For a federated run, `run` is the report of the underlying run, and `federated` is the report that states the
-    guarantee.
+    For a federated run, `run` is the report of its inner run (noise and releases), and `federated` is the report that
+    states the guarantee.
 
     Args:
         plan: the plan; for a run, without the parts that its ledger does not confirm.
-        run: the report of the run; None if there is only a plan.
+        run: the report of the run; None if the plan has not been run.
         left_out: sentences that say which parts were removed from the plan, and why.
         federated: the report of a federated run; None for any other run.
         with_counts: if true, show the counts of replies of a federated run, which no guarantee covers.
@@ -105,8 +105,8 @@ def check_not_inner_run(directory: Path, run: PrivacyReport | None = None) -> No
 
     Args:
         directory: run directory to check.
-        run: report of the run in the directory. If the directory was copied out of a federated run, the labels of its
-            publications still identify it.
+        run: report of the run in the directory. If the directory was copied out of a federated run, the labels of the
+            run's publications still show that it is an inner run.
     """
     labels = () if run is None else (publication.label for publication in run.publications)
     inside = is_federated(directory.absolute().parent)

@@ -141,7 +141,7 @@ def _bits(source: ReportSource) -> str:
 
 
 def _tail(source: ReportSource) -> str:
-    """Return a sentence on how the guarantee accounts for the bounded range of the noise."""
+    """Return a sentence on how the guarantee accounts for noise that is bounded, unlike ideal Gaussian noise."""
     if source.plan.mechanism.lattice is not None:
         return "Its draws are exact, and delta accounts for the probability that a number does not fit into 62 bits."
     if source.run is None:
@@ -169,5 +169,5 @@ def _formal(source: ReportSource) -> str:
         rho = rounded_up(zcdp(source.plan.mechanism).value, 6)
     except NotProved:
         return f"{text}."
-    # With bounded draws, rho is infinite: some outputs are possible for only one of two neighbouring data sets.
+    # The run's noise is bounded, so its rho is infinite: some outputs are possible for only one of two neighbours.
     return f"{text}; with ideal Gaussian noise, which is unbounded, rho = {rho} zCDP."

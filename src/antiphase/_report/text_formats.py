@@ -62,7 +62,7 @@ def _federated_lines(content: Content) -> Iterator[str]:
     yield ""
     yield from _table(federation.separations(federated))
     if content.source.with_counts:
-        yield "\n## Drop-outs and other replies (not covered by the guarantee)\n"
+        yield "\n## Drop-outs and other replies (no guarantee covers these counts)\n"
         yield from _table(federation.replies(federated))
 
 

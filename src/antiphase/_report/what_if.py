@@ -32,7 +32,7 @@ class Change:
 
 
 def more_steps(plan: Plan) -> Iterator[Change]:
-    """Yield longer runs with the same noise, and a second run of the same plan."""
+    """Yield the epsilon of longer runs with the same noise, and of a second run of the same plan."""
     for factor in STEP_FACTORS:
         steps = -int(-factor * plan.steps // 1)
         yield _change(f"{steps:,} steps instead of {plan.steps:,}", partial(_extended, plan, steps))
@@ -41,7 +41,7 @@ def more_steps(plan: Plan) -> Iterator[Change]:
 
 
 def smaller_separation(plan: Plan) -> Iterator[Change]:
-    """Yield smaller separations with the same noise; nothing if the guarantee does not depend on a separation."""
+    """Yield epsilon for smaller separations with the same noise; nothing if no separation affects the guarantee."""
     worst = plan.mechanism.participation.worst_case
     if plan.mechanism.participation is not worst or not isinstance(worst, (FixedEpochs, MinSeparation)):
         return

@@ -1,13 +1,13 @@
 """Black-box audits, which attack only the final model of a program.
 
 A canary is an artificial example whose contribution is a known vector, called its direction. An adversary who has only
-the final model can measure how far it moved along the direction of each canary. If the optimizer is linear, the final
-model is a weighted sum of the released sums of all steps. The weights are the last row of the workload A, the matrix
-that maps released sums to models.
+the final model can measure how far the model moved along the direction of each canary. If the optimizer is linear, the
+final model is a weighted sum of the released sums of all steps. The weights are the last row of the workload A, the
+matrix that maps released sums to models.
 
 An adversary in a white-box audit has the released sum of every step and can choose better weights, from the likelihood
-ratio. A white-box audit also tests noise, contributions and participation. Therefore, a black-box audit finds much
-less. Its lower bounds on epsilon are valid for any optimizer and any scores.
+ratio. A white-box audit also tests noise, contributions and participation. A black-box audit has less information and
+no such tests, so it finds much less. Its lower bounds on epsilon are valid for any optimizer and any scores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from antiphase.audit._patterns import random_patterns
 from antiphase.audit._release import Flags, Release
 from antiphase.audit._scores import final_model_scores
 
-# Fraction of the failure probability that the counting bound may use. The two one-run bounds use the rest.
+# Fraction of the failure probability for `counting_bound`. The two bounds of `one_run_bounds` share the rest.
 COUNTING_SHARE = 0.8
 REMARK = "Only final models were attacked: noise, contributions and participation were not tested."
 
@@ -105,12 +105,11 @@ def evaluate_final_models(
     Args:
         claimed: plan or mechanism that the program claims to run.
         found: scores from the final models.
-        workload: optimizer of the program. Thresholds are chosen with scores that are simulated for this optimizer. By
-            default, it is the plan's workload, or plain SGD if `claimed` is a mechanism.
+        workload: optimizer of the program. Thresholds are chosen with scores that are simulated for this optimizer. The
+            default is the plan's workload, or plain SGD if `claimed` is a mechanism.
         delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: set it to True if each canary comes from its own run. The bounds then need no assumption about
-            the program.
+        separate_runs: True if each canary comes from its own run. The bounds then need no assumption about the program.
         subject: description of what was audited, shown on the page of the audit.
 
     >>> import antiphase as ap
@@ -153,7 +152,7 @@ def evaluate_final_models(
 def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, seed: int) -> tuple[Array, Array]:
     """Return simulated scores of present and of absent canaries, from final models of the claimed mechanism.
 
-    Thresholds are chosen with these scores, so they do not depend on the scores that are counted.
+    Thresholds are chosen with these scores, so the thresholds do not depend on the scores that are counted.
 
     Args:
         mechanism: mechanism that the program claims to run.

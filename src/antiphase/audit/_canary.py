@@ -49,7 +49,10 @@ def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
 
 
 def best_signs(gram: Array, used: Array) -> Array:
-    """Return `used` with signs that locally maximise u^T X u for X = `gram`. They are all +1 if X >= 0 entrywise."""
+    """Return the steps `used` with signs for which u^T X u is large, where X is `gram`.
+
+    Changes one sign at a time, as long as this increases u^T X u. If no entry of X is negative, all signs are +1.
+    """
     u = np.abs(used)
     if (gram >= 0.0).all():
         return u
@@ -73,12 +76,15 @@ def canary_signs(strategy: Strategy, participation: Participation) -> Array:
     if isinstance(participation, Deterministic):
         signs = worst_pattern(strategy, participation)
         return np.where(signs == 0.0, 1.0, signs)
-    # Columns of C in one pattern are nonzero in different rows, so signs do not matter.
+    # The columns of C for the steps of one canary are nonzero in different rows, so |C u| does not depend on signs.
     return np.ones(strategy.steps)
 
 
 def _size(gram: Array, u: Array) -> float:
-    """Return u^T |X| u, where X = C^T C is `gram`. This is |C u|^2 for the best signs if no entry of X is negative."""
+    """Return u^T |X| u, where |X| holds the absolute values of the entries of X = C^T C, which is `gram`.
+
+    If no entry of X is negative, this is |C u|^2 for the best signs of u.
+    """
     steps = np.flatnonzero(u)
     return float(np.abs(gram[np.ix_(steps, steps)]).sum())
 
@@ -129,7 +135,7 @@ def _heaviest(weights: Array, separation: int, most: int) -> Array:
 
 
 def _ascent(gram: Array, participation: ShuffledEpochs, n: int) -> Array:
-    """Return a pattern with one step per epoch. Improves the step of one epoch after another until nothing changes."""
+    """Return a pattern with one step per epoch. Replaces the step of one epoch at a time by a better one."""
     b = participation.steps_per_epoch
     epochs = [range(start, min(start + b, n)) for start in range(0, n, b)]
     chosen = [max(steps, key=lambda t: gram[t, t]) for steps in epochs]
@@ -155,7 +161,7 @@ def norms(signals: Array) -> Array:
 
 
 def is_square(strategy: Strategy) -> bool:
-    """Return whether C is square, so that C y = C x + z for the released y."""
+    """Return whether C is square. If it is, then C y = C x + z for the released sums y = x + N z."""
     return strategy.rows == strategy.steps
 
 
@@ -178,6 +184,9 @@ def whiten(strategy: Strategy, released: Array) -> Array:
 
 
 def largest_signal(strategy: Strategy, participation: Participation) -> float:
-    """Return |W u| for the worst pattern u of a canary, for noise of standard deviation 1."""
+    """Return |W u|, where u is the pattern from `worst_pattern` and W is the matrix in `whiten`.
+
+    This is a canary's signal in standard deviations of the noise, if noise_std is 1.
+    """
     u = worst_pattern(strategy, participation.worst_case)
     return math.sqrt(float((whiten(strategy, u[:, None]) ** 2).sum()))

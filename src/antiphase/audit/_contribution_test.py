@@ -1,4 +1,7 @@
-"""Tests whether canaries contributed at most the clipping norm, and only in the steps in which they took part."""
+"""Tests the sizes of canaries' contributions. Canaries are artificial examples.
+
+A canary may contribute at most the clipping norm, and only in the steps in which it takes part.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def contribution_test(mechanism: Mechanism, release: Release, found: Scores, lev
     Args:
         mechanism: claimed mechanism.
         release: the released sums.
-        found: scores of the release.
+        found: attack scores of the release, as returned by `scores`.
         level: largest probability of a false alarm, if the noise is as claimed.
     """
     present, absent = release.present, ~release.present
@@ -63,7 +66,10 @@ def _step_deviations(mechanism: Mechanism) -> Array:
 
 
 def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> float:
-    """Return the p-value of the step whose chosen canaries have the largest mean, corrected for the number of steps."""
+    """Return the p-value of the step in which the mean of the chosen canaries is most significant.
+
+    Bonferroni's correction accounts for the number of steps.
+    """
     from scipy.special import ndtr
 
     counts = chosen.sum(axis=1)
@@ -78,7 +84,7 @@ def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> f
 
 
 def _whole(excess: Array, signals: Array) -> float:
-    """Return the p-value of the excess contributions, summed over canaries and steps, weighted by expected signals."""
+    """Return the p-value of the sum of `excess` over the canaries, weighted by their expected signals."""
     from scipy.special import ndtr
 
     size = float(np.linalg.norm(signals))

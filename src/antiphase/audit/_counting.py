@@ -2,39 +2,41 @@
 
 A score is a number that is high if a canary (artificial example) looks present in the data. Let P and Q be the
 distributions of a score with and without the canary. If a program is (epsilon, delta)-differentially private, every
-set S of scores satisfies the hypothesis
+set S of scores satisfies this hypothesis H:
 
     H(epsilon):  p <= e^epsilon q + delta     for   p = P(S),  q = Q(S).
 
-The same holds with P and Q exchanged. The bound is the largest epsilon for which H is rejected at level alpha = 1 -
+H also holds with P and Q exchanged. The bound is the largest epsilon for which H is rejected at level alpha = 1 -
 confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the scores of k_1 of
-them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low scores, present
-and absent are exchanged.) For a given q, H gives two independent p-values,
+them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. S usually holds high scores. If it
+holds low scores, present and absent canaries are exchanged. For a given q, H gives two independent p-values,
 
     p_1 = Pr(Bin(n_1, e^epsilon q + delta) >= k_1)    and    p_0 = Pr(Bin(n_0, q) <= k_0).
 
 They are combined as c = p_1^a p_0 for a weight a in (0, 1]. If H is true, c or a smaller value has a probability of at
 most c (1 - log c) for a = 1 (Fisher), and (c - a c^(1/a)) / (1 - a) for a < 1 (Good 1955). H is rejected if this
-probability is at most alpha for every q. Since p_1 increases with q and p_0 decreases, c is bounded on an interval of
-q: it is at most p_1^a at the upper end times p_0 at the lower end. So finitely many intervals cover every q.
+probability is at most alpha for every q. Since p_1 increases with q and p_0 decreases, c can be bounded for all q in an
+interval: it is at most p_1^a at the upper end times p_0 at the lower end. So it suffices to check finitely many
+intervals that together contain every q.
 
-The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is looser, because
-it allows both counts to be unlucky at the same time.
+The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It gives smaller
+bounds, because it allows both counts to be unlucky at the same time.
 
 Two tests are made, which share alpha. By Bonferroni's inequality, the larger of their bounds is valid at the stated
 confidence.
 
-1. **Planned** (nine tenths of alpha): the set S and the weight a are chosen with simulated scores of the claimed pair
-   of distributions. They do not depend on the data, so all scores are counted. If the program does what it claims, the
-   threshold of S is nearly the best possible one.
+1. **Planned** (nine tenths of alpha): the set S and the weight a are chosen with scores that are simulated for the
+   claimed mechanism. This choice does not depend on the data, so all scores can be counted. If the program does what it
+   claims, the threshold of S is nearly the best possible one.
 2. **Held out** (one tenth of alpha): S and a are chosen with a quarter of the scores, and the others are counted. This
    test detects programs that leak in a way that the claim does not suggest.
 
-If the canaries of one run take part in different steps, the scores are independent but not identically distributed. The
-bounds are then still valid for the mean of the probabilities. By Hoeffding (1956), Thm 4, a sum of independent
-indicators has tails no heavier than the binomial distribution with the same mean. The theorem holds for counts that
-differ from the mean by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for
-such scores. H also holds for the means of P(S) and Q(S) over the canaries.
+If the canaries of one run take part in different steps, the scores are independent but not identically distributed. H
+then still holds for the means of P(S) and Q(S) over the canaries. By Hoeffding (1956), Thm 4, a sum of independent
+indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
+by at least one. A p-value of at most 1/4 implies such a count if k_1 >= 2 and n_0 - k_0 >= 2, so it stays valid. If k_1
+or n_0 - k_0 is 1, the probability of such a count can slightly exceed the p-value p: it is at most -log(1 - p).
+P-values above 1/4 are replaced by 1 for scores that are not identically distributed.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).
@@ -104,13 +106,13 @@ def upper_limit(hits: Array | int, trials: int, failure: float) -> Array:
 def counted_epsilon(
     counts: tuple[Array | int, int, Array | int, int], delta: float, alpha: float, split: float
 ) -> Array:
-    """Return the usual bound log((p - delta) / q), for comparison. Here p and q are two separate confidence limits.
+    """Return the usual bound log((p - delta) / q), for comparison. Here p is a lower and q an upper confidence limit.
 
     Args:
         counts: k_1, n_1, k_0 and n_0, as defined in the module's docstring.
         delta: delta of the bound.
         alpha: failure probability.
-        split: share of alpha for the lower limit.
+        split: share of alpha for the lower limit p; the rest is for q.
     """
     p = lower_limit(counts[0], counts[1], alpha * split)
     q = upper_limit(counts[2], counts[3], alpha * (1.0 - split))
@@ -138,8 +140,8 @@ def combined_epsilon(
         levels: number of intervals of q. With fewer intervals, the bound is faster to compute and looser, but still
             valid.
         halvings: number of bisections of epsilon.
-        identical: set it to False if the scores of present (or of absent) canaries have different distributions. Then
-            p-values above 1/4 count as 1.
+        identical: False if the scores of present (or of absent) canaries have different distributions. Then p-values
+            above 1/4 count as 1.
 
     >>> round(combined_epsilon((500, 1000, 100, 1000), 0.0, 0.05, 1.0), 3)
     1.402
@@ -178,7 +180,7 @@ def _capped(logs: Array, identical: bool) -> Array:
 
 
 def _combined_log(alpha: float, weight: float) -> float:
-    """Return log c such that the combination p_1^weight p_0 is at most c with probability alpha."""
+    """Return log c such that p_1^weight p_0 <= c with probability alpha, for independent uniform p_1 and p_0."""
     low, high = math.log(alpha) * 4.0 - 20.0, 0.0
     for _ in range(80):
         x = (low + high) / 2.0
@@ -191,7 +193,7 @@ def _combined_log(alpha: float, weight: float) -> float:
 
 
 def planned_threshold(reference: tuple[Array, Array], trials: tuple[int, int], delta: float, alpha: float) -> Threshold:
-    """Return the test whose typical bound is nearly the largest, if scores are distributed as in `reference`.
+    """Return a test with nearly the largest typical bound, if scores are distributed as in `reference`.
 
     Args:
         reference: scores of present and of absent canaries, simulated or held out.
@@ -251,8 +253,8 @@ def counting_bound(
         outside: scores of absent canaries.
         delta: delta of the bound.
         confidence: probability with which the bound holds, at least 0.5.
-        reference: simulated scores of present and of absent canaries under the claim, to plan a threshold. If None, a
-            quarter of the scores choose the threshold.
+        reference: scores of present and of absent canaries, simulated for the claimed mechanism, to choose a threshold.
+            If None, the threshold is chosen with a quarter of the scores.
         assumes: "none" for scores of separate runs of one canary. "independent canaries" for canaries of one run, which
             may take part in different steps.
         seed: seed that chooses the random quarter.
@@ -289,7 +291,7 @@ def check_confidence(owner: str, confidence: float) -> float:
 
 
 def _candidates(miss: Array, trials: int) -> Array:
-    """Return thresholds to try. Few absent canaries exceed most of them, and no absent canary exceeds the largest."""
+    """Return thresholds to try. Few absent canaries have scores above most of these, and none above the largest."""
     shares = np.geomspace(0.05, trials, THRESHOLDS) / trials
     return np.unique(np.append(np.quantile(miss, 1.0 - np.minimum(shares, 1.0)), np.nextafter(miss[-1], np.inf)))
 

@@ -1,4 +1,4 @@
-"""Evaluates a release: computes all bounds and tests of an audit."""
+"""Evaluates the sums that a program released: computes all bounds and tests of an audit."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def evaluate(
         release: the sums that the program released.
         delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: set it to True if each canary comes from its own run. The counting bound then needs no assumption
-            about the program.
+        separate_runs: True if each canary comes from its own run. The bound from `counting_bound` then needs no
+            assumption about the program.
         subject: description of what was audited, shown on the page of the audit.
     """
     start = time.perf_counter()
@@ -102,7 +102,7 @@ def check_enough_canaries(inside: Array, outside: Array) -> None:
 
 
 def reference_size(canaries: int) -> int:
-    """Return the number of simulated scores to plan thresholds with."""
+    """Return how many scores to simulate. Thresholds are chosen with these scores."""
     return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
 
 

@@ -5,10 +5,10 @@ is Gaussian, x_i = c + r s g_i + s e_i, where the e_i are independent standard n
 its claimed signal, in standard deviations of the claimed noise; otherwise, g_i is 0. The ratio r is the actual
 signal-to-noise ratio divided by the claimed one. A correct program has r <= 1. The offset c and the scale s are
 unknown. The t statistic of the slope in a linear regression of x_i on g_i has a noncentral t distribution with
-noncentrality r sqrt(sum (g_i - mean)^2). Inverting this distribution gives an exact lower confidence limit on r for any
-c and s.
+noncentrality r sqrt(sum (g_i - mean of g)^2). Inverting this distribution gives an exact lower confidence limit on r
+for any c and s.
 
-If r > 1, the noise is too small by the factor 1 / r, or contributions are too large by the factor r. If examples are
+If r > 1, the noise is only 1 / r times as large as claimed, or contributions are r times too large. If examples are
 sampled as claimed, the program is then exactly as private as the claimed mechanism with noise_std / r.
 
 Reference: Nasr et al. 2023 (audits of mu in Gaussian differential privacy); Agrawal et al. 2026, arXiv:2606.12733
@@ -47,7 +47,7 @@ class Ratio:
         estimate: the most likely value.
         lower: lower confidence limit.
         upper: upper confidence limit, at the same confidence.
-        p_value: probability of an estimate this large, if the program is as claimed (a ratio of at most 1).
+        p_value: largest probability of an estimate at least this large, if the true ratio is at most 1, as claimed.
     """
 
     estimate: float
@@ -101,13 +101,14 @@ def gaussian_bound(
 
     **Guarantee**: assume that the noise along different canaries is independent and Gaussian, and that batches are
     drawn as claimed. Then the bound exceeds the epsilon of the program with probability at most 1 - confidence. For
-    deterministic participations, the bound is the epsilon of mu-Gaussian differential privacy, where mu is ratio.lower
-    times the mu of the claim. For `BallsInBins` and `PoissonMinSeparation`, epsilon at the measured noise is estimated
-    from below by sampling, with a margin of four standard errors.
+    deterministic participations, the bound is the epsilon of mu-Gaussian differential privacy, where mu is the largest
+    claimed signal of a canary times the lower limit of the returned ratio. For `BallsInBins` and
+    `PoissonMinSeparation`, epsilon at the measured noise is estimated from below by sampling, with a margin of four
+    standard errors.
 
     Args:
         mechanism: mechanism that the program claims to run.
-        found: scores of its canaries.
+        found: scores of the program's canaries (artificial examples).
         delta: delta of the bound.
         confidence: probability with which the bound holds.
     """
@@ -122,8 +123,8 @@ def gaussian_bound(
 def epsilon_at_most(mechanism: Mechanism, ratio: float, signals: Array, delta: float) -> float:
     """Return a lower bound on the epsilon of the mechanism with noise_std / ratio.
 
-    For deterministic participations, the bound is for the canary with the largest signal, even if the participation
-    allows larger signals.
+    For deterministic participations, the bound is for the canary with the largest signal. It is then lower than the
+    epsilon if the participation allows larger signals.
     """
     from antiphase._accounting import gaussian_epsilon
     from antiphase._montecarlo import epsilon_from_below
@@ -152,9 +153,9 @@ def _tail(t: float, freedom: int, noncentrality: float) -> float:
 
     Here z is standard normal, and chi has a chi distribution with `freedom` degrees, scaled to mean square 1.
 
-    One of the two variables is integrated by Gauss-Legendre quadrature, and the distribution function of the other is
-    known. The narrower variable is integrated, so that the integrand is smooth. The relative error is below 1e-6 down
-    to probabilities of 1e-12.
+    One of z and t chi is integrated by Gauss-Legendre quadrature, and the distribution function of the other one is
+    known. The variable with the narrower distribution is integrated, so that the integrand is smooth. The relative
+    error is below 1e-6 down to probabilities of 1e-12.
     """
     from scipy.special import gammainc, gammaln, ndtr
 

@@ -1,20 +1,23 @@
 """Tests whether released noise has the distribution that the guarantee assumes.
 
-The test uses directions in which nobody contributes. The noise y along these directions is whitened: E = W y /
-noise_std, where `whiten` in `_canary.py` multiplies by W. If the noise is as claimed, the entries of E are independent
-standard normals, and each part of the test has a known distribution:
+The test uses directions in the space of gradients along which the gradient of every example is zero. The released sums
+y along these directions contain only noise. The test whitens them: E = W y / noise_std, where the matrix W makes the
+noise white (see `whiten` in `_canary.py`; W = C if C is square). E has one row for each step and one column for each
+direction. If the noise is as claimed, the entries of E are independent standard normals, and each part of the test has
+a known distribution:
 
-| part | statistic | detects |
+| part | statistic and its distribution | detects |
 |---|---|---|
-| scale | sum of all squares, chi-squared | noise too small or too large |
-| steps | sum of squares of each row, chi-squared, Bonferroni | noise missing in some steps |
-| lags | sum of E_t E_{t+k} for k up to 16, normal | wrong order, C transposed, noise that is not correlated |
-| pairs of steps | largest correlation of two rows, beta distribution, Bonferroni | noise used twice |
-| directions | largest correlation of two columns, as for pairs of steps | the same noise on two ranks or leaves |
-| covariance | likelihood ratio of all covariances of steps, chi-squared | wrong covariances, if there are few steps |
-| shape | largest distance between distribution functions, Kolmogorov | noise that is not normal |
+| scale | sum of all squares; chi-squared | noise too small or too large |
+| steps | sum of squares of each row; chi-squared | noise missing in some steps |
+| lags | sum of E_t E_{t+k} for each k up to 16; normal | wrong order, C transposed, noise that is not correlated |
+| pairs of steps | largest correlation of two rows; beta | noise used twice |
+| directions | largest correlation of two columns; beta | the same noise in two processes or two arrays of the model |
+| covariance | likelihood ratio for the covariance of the rows; chi-squared | wrong covariances (for few steps) |
+| shape | largest distance from the normal distribution function; Kolmogorov | noise that is not normal |
 
-The covariance part needs at least eight directions for each step. With fewer directions, its p-value is 1.
+Parts that test several rows, lags or pairs use Bonferroni's correction. The covariance part needs at least eight times
+as many directions as steps. With fewer directions, its p-value is 1.
 
 The distributions for lags, covariance and shape are limits for many values. All others are exact.
 
@@ -45,14 +48,14 @@ def noise_test(mechanism: Mechanism, noise: Array, level: float = 0.01, *, seed:
     """Test whether released noise is the noise of a mechanism.
 
     **Guarantee**: if the noise is as claimed, the test raises an alarm with probability at most `level`. `noise_power`
-    computes how often the test detects noise with a different distribution.
+    estimates how often the test detects noise with a different distribution.
 
     Args:
         mechanism: claimed mechanism.
-        noise: released noise in units of the clipping norm, shape (steps, directions), along directions in which nobody
-            contributes.
+        noise: released sums along directions in which no example contributes, in units of the clipping norm, shape
+            (steps, directions).
         level: largest probability of a false alarm.
-        seed: seed that chooses the rows and columns to compare in pairs, if there are many.
+        seed: seed of the random choice of rows, columns and values to test, if there are too many to test all of them.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 8), ap.SingleParticipation(), noise_std=2.0)
@@ -71,7 +74,9 @@ def noise_test(mechanism: Mechanism, noise: Array, level: float = 0.01, *, seed:
         )
     E = whiten(mechanism.strategy, noise) / mechanism.noise_std
     if not np.isfinite(E).all():
-        raise InvalidArgument("The noise is not finite.", hint="check what was released")
+        raise InvalidArgument(
+            "The noise passed to noise_test contains NaN or infinity.", hint="check what was released"
+        )
     rng = np.random.default_rng(seed)
     parts = (
         ("scale", _two_sided(float((E**2).sum()), E.size)),
@@ -168,7 +173,8 @@ def _correlations(E: Array, rng: np.random.Generator) -> float:
     products = np.abs(unit @ unit.T)
     np.fill_diagonal(products, 0.0)
     square = min(1.0, float(products.max()) ** 2)
-    p = float(betainc((size - 1) / 2.0, 0.5, 1.0 - square))  # for one pair, the square is Beta(1/2, (size - 1) / 2)
+    # For one pair, the square of the correlation has the distribution Beta(1/2, (size - 1) / 2).
+    p = float(betainc((size - 1) / 2.0, 0.5, 1.0 - square))
     return min(1.0, p * count * (count - 1) / 2.0)
 
 

@@ -9,13 +9,13 @@ the number of correct guesses. Two theorems bound the probability of this many c
   delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
 - `tradeoff_epsilon` assumes that the program has the trade-off function f of a Gaussian mechanism for each canary. Let
   p_i be the probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
-  H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i). The p_i add up to at most 1. Mahloujifar, Melis and
-  Chaudhuri 2024, Thm 3.2.
+  H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i). As the probabilities p_i cannot add up to more than
+  1, these inequalities limit how probable c or more correct guesses are. Mahloujifar, Melis and Chaudhuri 2024, Thm
+  3.2.
 
-The attack guesses that the canaries with the highest scores are present. The number of guesses is planned with
-simulated scores of the claimed mechanism. It does not depend on the data, so no correction for trying several numbers
-is needed.
-The coins must be fair and independent, so the number of present canaries is random.
+The attack guesses that the canaries with the highest scores are present. The number of guesses is chosen with simulated
+scores of the claimed mechanism. This choice does not depend on the data, so the bounds need no correction for the
+several numbers that were compared. The coins must be fair and independent, so the number of present canaries is random.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from antiphase._measured import MeasuredLowerBound
 from antiphase.audit._counting import check_confidence
 from antiphase.audit._release import Flags
 
-PLANNED_GUESSES = 24  # how many numbers of guesses planning tries
+PLANNED_GUESSES = 24  # number of candidates that `planned_guesses` compares
 LARGEST_EPSILON = 200.0
 
 
 def steinke_epsilon(canaries: int, guesses: int, correct: int, delta: float, alpha: float) -> float:
-    """Return the largest epsilon that the number of correct guesses rejects at level alpha; 0 if there is none.
+    """Return the largest epsilon that is rejected at level alpha by the number of correct guesses; 0 if there is none.
 
     >>> round(steinke_epsilon(1000, 100, 95, 0.0, 0.05), 3)
     2.172
@@ -50,15 +50,17 @@ def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     from scipy.stats import binom
 
     bias = 1.0 / (1.0 + math.exp(-epsilon))
-    tails = binom.sf(
-        np.arange(correct, -1, -1) - 1, guesses, bias
-    )  # probabilities of at least correct, correct - 1, ..., 0
+    # Probabilities of at least c, c - 1, ..., 0 correct guesses, where c is `correct`.
+    tails = binom.sf(np.arange(correct, -1, -1) - 1, guesses, bias)
     share = float(np.max((tails[1:] - tails[0]) / np.arange(1, correct + 1), initial=0.0))
     return min(1.0, float(tails[0]) + 2.0 * canaries * delta * share)
 
 
 def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, alpha: float) -> float:
-    """Return the largest epsilon at delta of a Gaussian trade-off function that the guesses reject at level alpha.
+    """Return a lower bound on epsilon at delta, for programs with a Gaussian trade-off function.
+
+    It is the epsilon of the largest mu for which the correct guesses reject mu-Gaussian privacy at level alpha; 0 if
+    there is none.
 
     Reference: Mahloujifar, Melis and Chaudhuri 2024, Thm 3.2.
     """
@@ -76,15 +78,15 @@ def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, al
 
 
 def rejects_gaussian(canaries: int, guesses: int, correct: int, mu: float, alpha: float) -> bool:
-    """Return whether this many correct guesses have probability below alpha for every mu-Gaussian program.
+    """Return whether `correct` or more correct guesses have probability below alpha for every mu-Gaussian program.
 
-    Assume that at least `correct` correct guesses have probability alpha. The theorem then gives lower bounds on the
-    probabilities of `correct` - 1, `correct` - 2, ... correct guesses, one after another. If all probabilities add up
-    to more than 1, the assumption is wrong, and mu is rejected.
+    Assume that this probability is alpha. The theorem then gives lower bounds on the probabilities of exactly
+    `correct` - 1, `correct` - 2, ... correct guesses, one after another. If all probabilities add up to more than 1,
+    the assumption is wrong, and mu is rejected.
     """
     right, wrong = alpha * correct / canaries, alpha * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
-        needed = _normal(_quantile(right) - mu)  # the smallest H with R <= 1 - f(H)
+        needed = _normal(_quantile(right) - mu)  # the smallest H with R <= 1 - f(H), where R is `right`
         if needed <= wrong:
             break
         right = min(right + i * (needed - wrong) / (guesses - i), 1.0)
@@ -100,17 +102,19 @@ def one_run_bounds(
     *,
     reference: tuple[Array, Array],
 ) -> tuple[MeasuredLowerBound, MeasuredLowerBound]:
-    """Return the bounds of both theorems from the scores of one run.
+    """Return the bounds of `steinke_epsilon` and `tradeoff_epsilon` from the scores of one run.
 
-    **Guarantee**: each bound holds with probability `confidence`. The first needs no assumption about the program. The
-    second assumes a Gaussian trade-off function. Scores may depend on each other in any way.
+    **Guarantee**: each bound holds with probability `confidence`. The bound of `steinke_epsilon` needs no assumption
+    about the program. The bound of `tradeoff_epsilon` assumes a Gaussian trade-off function. Scores may depend on each
+    other in any way.
 
     Args:
         ratios: score of each canary, shape (canaries,); a high score means that the canary looks present.
         present: for each canary, the outcome of its fair and independent coin.
         delta: delta of the bounds.
         confidence: confidence of each bound.
-        reference: simulated scores of present and of absent canaries under the claim, to plan the number of guesses.
+        reference: scores of present and of absent canaries, simulated for the claimed mechanism. They serve to choose
+            the number of guesses.
     """
     alpha = 1.0 - check_confidence("one_run_bounds", confidence)
     order = np.argsort(-ratios, kind="stable")
@@ -132,7 +136,10 @@ def one_run_bounds(
 
 
 def planned_guesses(reference: tuple[Array, Array], canaries: int, bound: Callable[[int, int], float]) -> int:
-    """Return the number of guesses for which `bound` is typically largest for scores like `reference`."""
+    """Return the number of guesses that typically gives the largest bound, for scores distributed as in `reference`.
+
+    `bound` maps the number of guesses and the number of correct guesses to a lower bound on epsilon.
+    """
     both = np.concatenate(reference)
     is_present = np.concatenate([np.ones(len(reference[0])), np.zeros(len(reference[1]))])
     hits = np.cumsum(is_present[np.argsort(-both, kind="stable")])
@@ -140,7 +147,7 @@ def planned_guesses(reference: tuple[Array, Array], canaries: int, bound: Callab
     expected = {}
     for r in tried:
         rate = hits[max(0, round(len(both) * r / canaries) - 1)] / max(1, round(len(both) * r / canaries))
-        # Half a standard deviation below the mean, so that the plan does not count on luck.
+        # Half a standard deviation below the mean, so that the choice does not count on luck.
         correct = math.floor(r * rate - 0.5 * math.sqrt(max(r * rate * (1.0 - rate), 0.0)))
         expected[int(r)] = bound(int(r), max(correct, 0))
     return max(expected, key=lambda r: (expected[r], r))

@@ -37,16 +37,17 @@ def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 
     | rate | examples that are drawn too often or too rarely |
     | batch sizes | sizes that vary too little (shuffled examples) or too much (examples that are drawn together) |
     | counts | numbers of participations per canary that vary too little or too much |
-    | bins | canaries that are spread over the bins (`BallsInBins`) too unevenly or too evenly |
+    | bins | canaries that are spread over the bins (sets of steps) too unevenly or too evenly |
 
-    With `max_batch`, only the promise is tested and, for (cyclic) Poisson sampling, whether examples are drawn too
-    often. For fixed-size batches, the promise and the rate are tested.
+    The promise is always tested. `Poisson` and `CyclicPoisson` add the rate, batch sizes and counts, `FixedSize` and
+    `PoissonMinSeparation` add the rate, and `BallsInBins` adds the bins. If the participation limits the batch size
+    (`max_batch`), these parts are left out, but (cyclic) Poisson sampling is still tested for drawing too often.
 
     Args:
         mechanism: claimed mechanism.
         taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
-            absent canaries. They are used like present ones, but contribute zero or, under replace adjacency, the
-            negative vector.
+            absent canaries. The program uses them like present ones, but they contribute zero or, under replace
+            adjacency, the negative vector.
         level: largest probability of a false alarm.
     """
     given, flags = mechanism.participation, np.asarray(taking_part, np.bool_)
@@ -103,9 +104,10 @@ def _drawn(flags: Flags, rate: float, groups: int) -> list[tuple[str, float]]:
 
 
 def _after_first(flags: Flags, groups: int) -> Flags:
-    """Return the steps of each canary's group after the first step in which the canary took part.
+    """Return flags for the steps of each canary's group after the first step in which the canary took part.
 
-    The first step reveals the group. Whether the canary joins later steps of its group is independent of this.
+    This first step reveals the group. Whether the canary joins later steps of its group does not depend on which step
+    was the first.
     """
     steps, first = np.arange(len(flags))[:, None], np.where(flags.any(axis=0), flags.argmax(axis=0), len(flags))
     return (steps > first) & ((steps - first) % groups == 0)
@@ -115,9 +117,9 @@ def _total(flags: Flags, groups: int, low: float, high: float) -> float:
     """Return the p-value of the number of participations, for sampling rates between `low` and `high`.
 
     Given the groups, the number of canaries in a batch is binomial, or hypergeometric for fixed-size batches. The
-    Chernoff bound of the binomial distribution covers both (Hoeffding 1963, Thm 4). It also covers batches that were
-    truncated, which contain fewer canaries. The groups are unknown, but a group has at least n // groups steps, and at
-    most one more.
+    Chernoff bound of the binomial distribution holds for both (Hoeffding 1963, Thm 4). As an upper bound, it also holds
+    for truncated batches, which contain fewer canaries. The groups are unknown, but in n steps, each group has
+    n // groups steps or one more.
     """
     hits, (steps, canaries) = int(flags.sum()), flags.shape
     most, fewest = -(-steps // groups) * canaries, steps // groups * canaries
@@ -139,7 +141,7 @@ def _eligible(flags: Flags, given: PoissonMinSeparation) -> list[tuple[str, floa
     for t, row in enumerate(flags):
         free = t - last >= given.separation
         if given.warm_start and t < given.separation:
-            free &= last >= 0  # eligibility at a warm start is not known
+            free &= last >= 0  # after a warm start, it is not known which canaries may take part at first
         joined += int((row & free).sum())
         tried += int(free.sum())
         last[row] = t
@@ -171,11 +173,12 @@ def _binomial(hits: int, trials: int, rate: float) -> float:
 
 
 def _dispersion(counts: NDArray[np.int64], trials: NDArray[np.int64], rate: float) -> float:
-    """Return the two-sided p-value of the variance of independent binomial counts, by a scaled chi-squared law.
+    """Return the two-sided p-value of the spread of independent binomial counts around their claimed means.
 
-    The statistic is the sum of squared deviations, each divided by the claimed variance of the count. Its mean is the
-    number of counts, and its variance depends on the excess kurtosis of the binomial distribution. A scaled chi-squared
-    law with the same mean and variance fits its tails. Counts with a small variance are left out.
+    The statistic is the sum of squared deviations, each divided by the claimed variance of the count. The mean of the
+    statistic is the number of counts, and its variance depends on the excess kurtosis of the binomial distribution. A
+    scaled chi-squared distribution with this mean and variance approximates the tails of the statistic. Counts with a
+    small variance are left out.
     """
     from scipy.special import chdtr, chdtrc
 

@@ -1,6 +1,6 @@
 """Random patterns of canaries. A pattern says in which steps a canary (artificial example) takes part.
 
-They are drawn from the definition of each participation, not with the samplers that the library trains with.
+Patterns are drawn directly from the definition of each participation, not with the samplers that draw training batches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from antiphase._participation import BallsInBins, CyclicPoisson, FixedSize, Pois
 def random_patterns(mechanism: Mechanism, count: int, rng: np.random.Generator) -> Array:
     """Draw `count` patterns of a random participation. Entry [t, i] is 1 if canary i takes part in step t, else 0.
 
-    If the participation has groups, every canary is in group 0, which has the most steps.
+    If the participation splits the examples into groups that take turns, every canary is in group 0, which has the most
+    steps.
     """
     given, n = mechanism.participation, mechanism.strategy.steps
     if isinstance(given, BallsInBins):
@@ -35,7 +36,9 @@ def random_patterns(mechanism: Mechanism, count: int, rng: np.random.Generator) 
 
 def _separated(given: PoissonMinSeparation, n: int, count: int, rng: np.random.Generator) -> Array:
     b, q = given.separation, given.rate
-    if given.warm_start:  # stationary distribution: eligible, or took part in one of the last separation - 1 steps
+    # `eligible` is the next step in which each canary may be drawn. A warm start begins in the stationary distribution:
+    # a canary is eligible at once, or took part in one of the separation - 1 steps before step 0.
+    if given.warm_start:
         weights = np.array([1.0, *[q] * (b - 1)])
         eligible = rng.choice(b, size=count, p=weights / weights.sum())
     else:

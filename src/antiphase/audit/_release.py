@@ -1,4 +1,4 @@
-"""The values that an audited program released, and what the auditor knows about its own canaries."""
+"""The values that an audited program released, and what the auditor knows about its canaries (artificial examples)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Release:
         present: for each canary, True if its coin flip put it into the data.
         taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
             absent canaries, whose contribution is zero or the negative unit vector.
-        quiet: released sums along directions in which nobody contributes, shape (steps, directions). They contain only
-            noise.
+        quiet: released sums along directions in which no example contributes, shape (steps, directions). These sums
+            contain only noise.
         signs: sign of the canaries' contribution in each step, shape (steps,). None for +1 everywhere.
-        replayed: largest difference between two releases of the same step, in units of the claimed noise; 0 if no step
-            was replayed.
+        replayed: largest difference between two releases of the same step, in units of the claimed noise_std; 0 if no
+            step was replayed.
         source: description of what produced the release.
         seconds: how long it took to produce the release.
     """

@@ -1,15 +1,17 @@
-"""Attack scores: the log-likelihood ratio of the pair of distributions that the proof compares.
+"""Attack scores: log-likelihood ratios of the two distributions of a release that the privacy proof compares.
 
-Let w = W y / noise_std be the whitened release along a canary's direction (`whiten` in `_canary.py`), so that the noise
-in w consists of independent standard normals. A canary with contributions u adds a = W u / noise_std to w.
+One distribution is for a present canary (artificial example), the other one for an absent canary. Let y be the released
+sums along the canary's direction. They are whitened: w = W y / noise_std, where the matrix W makes the noise white (see
+`whiten` in `_canary.py`). The noise in w then consists of independent standard normals. A canary with contributions u
+adds a = W u / noise_std to w. In this table, a^2 is the squared norm of a:
 
-| participation | score |
+| participation | score of a canary |
 |---|---|
-| deterministic | <a, w> - a^2 / 2, for the canary's own pattern |
-| Poisson, cyclic Poisson | sum over the steps t of its group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
+| deterministic | <a, w> - a^2 / 2; under replace adjacency, 2 <a, w> |
+| Poisson, cyclic Poisson | sum over the steps t of the canary's group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
 | balls in bins | log of the mean over the bins i of exp(<a_i, w> - a_i^2 / 2) |
 | Poisson with a minimum separation | log of the mean over all patterns p of exp(<a_p, w> - a_p^2 / 2) |
-| fixed size, replace | sum over the steps t of its group of log(M(a_t) / M(-a_t)) |
+| fixed size (under replace adjacency) | sum over the steps t of the canary's group of log(M(a_t) / M(-a_t)) |
 
 Here q is the sampling rate, and a_t is the contribution to w of step t alone. The group of a canary is the set of steps
 in which it can be sampled. A bin is a set of steps, and a_i is the contribution of the steps in bin i. A pattern p is a
@@ -17,7 +19,7 @@ possible set of all steps in which a canary takes part, and a_p is the contribut
 patterns weights each pattern by its probability. In the last row, M(a) = 1 - q + q exp(<a, w> - a^2 / 2).
 
 By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the two distributions. Bounds are also
-valid for any other score that does not use the canary's coin.
+valid for any other score that does not use the canary's coin, which decides whether the canary is present.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Scores:
     Args:
         ratios: log-likelihood ratio of each canary, shape (canaries,).
         values: projection of the release on each canary's contributions, in standard deviations of the noise.
-        signals: difference between the means of `values` if the canary is present and if it is absent. This is the size
-            of its contributions, or twice the size under replace adjacency.
+        signals: mean of each of the `values` if the canary is present, minus its mean if the canary is absent. This is
+            the size of the canary's contributions or, under replace adjacency, twice their size.
         present: for each canary, True if its coin flip put it into the data.
     """
 
@@ -106,7 +108,7 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
         mechanism: mechanism that the program claims to run.
         w: whitened release in standard deviations of the noise, shape (rows, canaries).
         used: sign of each canary's contribution in each step, 0 if it does not take part, shape (steps, canaries). For
-            random participations, only the canary's group is used.
+            random participations, `used` only determines the canary's group (the steps in which it can be sampled).
         a: whitened contributions W u / noise_std of the canaries; None to compute them.
     """
     given = mechanism.participation
@@ -129,8 +131,9 @@ def final_model_scores(release: Release, workload: Workload) -> Array:
     """Return the black-box score of each canary, which is how far the final model moved along its direction.
 
     The final model is the last row of the workload A applied to the released sums. An adversary without access to
-    individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
-    models, use any score that is high if a canary looks present, such as its negative loss.
+    individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. If the final
+    model is not such a linear function, use any score that is high if a canary looks present, such as its negative
+    loss.
 
     Args:
         release: the released sums.
@@ -150,9 +153,10 @@ def sampling_rate(mechanism: Mechanism) -> float:
 
 
 def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int) -> tuple[Array, Array]:
-    """Return simulated scores of present and of absent canaries under the claim, to plan a threshold without the data.
+    """Return scores of present and of absent canaries, simulated for the claimed mechanism.
 
-    These scores depend only on the claim and on the sizes of the contributions, never on coins or released values.
+    They serve to choose a threshold without the data. They depend only on the claim and on the sizes of the
+    contributions, never on coins or released values.
 
     Args:
         mechanism: mechanism that the program claims to run.
@@ -187,7 +191,7 @@ def _whitened_signals(mechanism: Mechanism, used: Array) -> Array:
 
 
 def _groups_of(used: Array, groups: int) -> Array:
-    """Return the group of each canary, from the first step in which it takes part; 0 if it never takes part."""
+    """Return the number of each canary's group, from the first step in which it takes part; 0 if it never does."""
     return np.argmax(used != 0.0, axis=0) % groups
 
 
@@ -248,7 +252,7 @@ def _separated_ratios(mechanism: Mechanism, given: PoissonMinSeparation, w: Arra
 
     columns = mechanism.strategy.band_columns()
     if columns is None:
-        raise NotProved("PoissonMinSeparation needs a banded C.", hint="use Banded or Toeplitz")
+        raise NotProved("Scores under PoissonMinSeparation need a banded strategy.", hint="use Banded or Toeplitz")
     n = mechanism.strategy.steps
     inside = np.arange(n)[:, None] + np.arange(columns.shape[1])[None, :] < n
     scaled = np.where(inside, columns, 0.0) / mechanism.noise_std

@@ -62,7 +62,7 @@ def simulate(
         mechanism: mechanism to simulate.
         canaries: number of canaries in each run.
         runs: number of runs, with separate noise and batches.
-        quiet: number of directions in which nobody contributes.
+        quiet: number of directions in which no canary contributes.
         secret: secret of the noise, batches and coins; None for a fresh one.
     """
     owner = "simulate"
@@ -100,7 +100,7 @@ def _simulated(mechanism: Mechanism, canaries: int, quiet: int, secret: Secret, 
         part, signs = drawn_patterns(mechanism, canaries, secret.child(run_id)), canary_signs(strategy, given)
     present = fair_coins(canaries, rng)
     lattice, entries = mechanism.lattice, canaries + quiet
-    if lattice is not None and lattice.entries < entries:  # allow all entries; the noise does not depend on this limit
+    if lattice is not None and lattice.entries < entries:  # raise the limit; it does not affect the noise
         mechanism = replace(mechanism, lattice=replace(lattice, entries=entries))
     dtype = "float32" if lattice is None else None
     noise = _noise(NoiseStream(mechanism, {"canaries": Leaf((entries,))}, secret, run_id, dtype=dtype), mechanism)
@@ -123,18 +123,19 @@ def drawn_patterns(mechanism: Mechanism, canaries: int, secret: Secret) -> Flags
 
 
 def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
-    """Simulate a run with the plan, leaves, dtype and number of examples of a stored run, and with canaries.
+    """Simulate a run with the plan, parameter shapes, dtype and number of examples of a stored run, and with canaries.
 
-    Noise and batches come from the same code as in the run, but from a different key, which is derived from the run's
-    secret. So everything computed from the result can be published. Numbers computed from the run's own noise must not
-    be published. Anyone who knows such numbers and the released sums could test which of two data sets fits them.
+    Noise and batches come from the same code as in the stored run, but from a different key, which is derived from the
+    run's secret. So everything computed from the result can be published. Numbers computed from the stored run's own
+    noise must not be published. With such numbers and the released sums, anyone could test which of two data sets was
+    used.
 
-    Returns None if an integration generated the noise of the run on a device.
+    Returns None if an integration generated the noise of the stored run on a device, such as a GPU.
 
     Args:
-        record: the run.
-        entries: largest number of parameter entries to simulate. Half of them belong to canaries, and the others
-            contain only noise.
+        record: record of the stored run.
+        entries: largest number of parameters (single numbers) to simulate. Half of them belong to canaries, and the
+            others contain only noise.
     """
     start = time.perf_counter()
     mechanism, plan = record.plan.mechanism, record.plan
@@ -172,14 +173,17 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
 
 
 def _noise(stream: NoiseStream, mechanism: Mechanism) -> Array:
-    """Return all noise of a new stream for contributions of norm 1, shape (steps, entries)."""
+    """Return all noise of a new stream in units of the clipping norm, shape (steps, entries)."""
     unit = 1.0 if mechanism.lattice is None else 1.0 / mechanism.lattice.norm
     rows = (np.concatenate([part.ravel() for part in stream.next()]) for _ in range(stream.steps))
     return np.stack([row.astype(np.float64) * unit for row in rows])
 
 
 def _first_entries(leaves: dict[str, Leaf], most: int) -> dict[str, Leaf]:
-    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in whole leaves."""
+    """Return the first rows of each leaf (array of the model), about `most` entries in total.
+
+    The noise of these rows is the same as in whole leaves.
+    """
     share, found = max(1, most // max(len(leaves), 1)), {}
     for name, leaf in leaves.items():
         shape = leaf.global_shape
@@ -221,7 +225,7 @@ def drive_numpy(
         plan: plan to run.
         directory: directory of the run; must be empty.
         canaries: number of canary examples.
-        quiet: number of directions without contributions.
+        quiet: number of directions in which no example contributes.
         examples: number of examples, including canaries; by default, the number in the plan's problem, or the canaries
             alone.
         secret: secret of the run; None for a fresh one.

@@ -35,7 +35,7 @@ class CanaryClient:
     Args:
         directory: directory of the client.
         update: the client's update of the canary array.
-        separation: separation that the client itself enforces.
+        separation: smallest distance, in releases, between two participations of the client. The mod enforces it.
     """
 
     def __init__(self, directory: Path, update: Array, separation: int = 1) -> None:
@@ -58,7 +58,7 @@ class CanaryClient:
 
 
 class MemoryGrid(Grid):
-    """A grid that delivers messages immediately, in the same process."""
+    """A Flower grid (transport between server and clients) that delivers messages at once, in the same process."""
 
     def __init__(self, clients: dict[int, CanaryClient]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -97,7 +97,7 @@ class MemoryGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are waiting."""
+        """Return the replies to these messages, and forget them."""
         return [reply for number in message_ids for reply in self._inbox.pop(number, [])]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -125,7 +125,7 @@ def drive(
         plan: plan with `MinSeparation` participation.
         directory: directory for server and clients; must be empty.
         canaries: number of clients, each a canary.
-        goal: number of clients in a release.
+        goal: number of clients in each release.
         quiet: number of entries of the canary array that no canary uses.
         arrays: arrays of your own model, which are trained together with the canary array.
         secret: secret of the run; None for a fresh one.

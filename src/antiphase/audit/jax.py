@@ -1,4 +1,4 @@
-"""Audits of `antiphase.jax`: canary examples in your own loss, with the real clipping, batches and noise.
+"""Audits of `antiphase.jax`: canaries (artificial examples) in your data, with the real clipping, batches and noise.
 
 release = antiphase.audit.jax.drive(plan, directory, loss, params, (x, y), canaries=500)
 found = antiphase.audit.evaluate(plan, release)
@@ -31,7 +31,7 @@ MULTIPLE = 32
 def canary_loss(loss: Callable[..., Any]) -> Callable[..., Any]:
     """Return the loss of one example as a function ({"model": ..., "canary": ...}, example, vector, weight) -> scalar.
 
-    The gradient of this loss with respect to "canary" (the canary leaf) is the example's own vector.
+    The gradient of this loss with respect to the array "canary" (the canary leaf) is the example's own vector.
     """
 
     def whole(params: Any, example: Any, vector: jax.Array, weight: jax.Array) -> jax.Array:
@@ -57,7 +57,8 @@ def drive(
 ) -> Release:
     """Train with the clipping, batches and noise of antiphase.jax, and return what was released.
 
-    Some of the examples are canaries.
+    Some of the examples are canaries. They contribute only to an extra array of parameters, the canary leaf, in which
+    each canary has its own entry.
 
     Args:
         plan: plan to train with.
@@ -72,7 +73,7 @@ def drive(
         source: source of the noise, "host" or "device".
         mesh: if given, the canary leaf is sharded over the first axis of this mesh, and all other leaves are
             replicated.
-        microbatch: microbatch size for `clipped_sum`.
+        microbatch: number of per-example gradients in memory at once; None for the default of `clipped_sum`.
     """
     start = time.perf_counter()
     secret = Secret.generate() if secret is None else secret

@@ -1,4 +1,4 @@
-"""Audits of `antiphase.torch`: canary examples in your own model, trained by the real engine.
+"""Audits of `antiphase.torch`: your own model, trained on data with canaries (artificial examples) by the real engine.
 
 release = antiphase.audit.torch.drive(plan, directory, model, data, nn.CrossEntropyLoss(), canaries=500)
 found = antiphase.audit.evaluate(plan, release)
@@ -38,7 +38,7 @@ class CanaryModel(nn.Module):
 
     Args:
         model: the audited model.
-        width: number of directions of the canary layer.
+        width: number of directions of the canary layer, which are its outputs.
     """
 
     def __init__(self, model: nn.Module, width: int) -> None:
@@ -81,7 +81,7 @@ class CanaryData(Dataset[Any]):
     Args:
         data: data set of the audited model, with items (input, target). Canaries use its inputs, with weight 0.
         sizes: maps each canary example to the index of its direction and the size of its gradient.
-        width: number of directions.
+        width: number of directions of the canary layer.
         weights: weights of the examples in the loss of the audited model.
     """
 
@@ -120,8 +120,8 @@ def drive(
 ) -> Release:
     """Train a model with the real engine and canary examples in its data, and return what was released.
 
-    The released sums are the gradients that the inner optimizer receives. In a process group, call this function on
-    every rank. Each rank returns all canaries.
+    The released sums are recorded at the inner optimizer, which receives the noisy gradients from the engine. In a
+    process group, call this function on every rank. Each rank returns the release of all canaries.
 
     Args:
         plan: plan to train with.
@@ -312,12 +312,12 @@ def drive_real_example(
 def real_example_test(
     mechanism: Mechanism, released: Array, taking_part: Array, level: float = 0.01
 ) -> StatisticalTest:
-    """Test, from their norms, whether released sums can be noise plus one contribution of at most the clipping norm.
+    """Test, by the norms of released sums, whether they can be noise plus one contribution within the clipping norm.
 
     Args:
         mechanism: claimed mechanism.
         released: released sums over all parameters, in units of the clipping norm, shape (steps, entries).
-        taking_part: for each step, True if the example took part. Nobody else contributes.
+        taking_part: for each step, True if the example took part. No other example may contribute.
         level: largest probability of a false alarm.
     """
     from scipy.stats import chi2, ncx2
@@ -351,7 +351,7 @@ def _train(
     options: dict[str, Any],
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> tuple[list[Array], Any]:
-    """Train to the end. Return the gradients that the inner optimizer received in each step, and who took part."""
+    """Train to the end. Return the released sum of each step, and flags (step, example) that say who took part."""
     engine = PrivacyEngine(directory, secret=secret)
     made = engine.make_private(
         module,
@@ -405,7 +405,10 @@ def _canary_weight(module: nn.Module) -> Any:
 
 
 def _divided_by(module: nn.Module) -> int:
-    """Return the factor by which the engine divided the expected batch size: world size for Opacus's DDP, else 1."""
+    """Return the factor by which the engine divided the expected batch size.
+
+    This is the number of ranks for Opacus's DDP, and otherwise 1.
+    """
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
 
     inner = getattr(module, "_module", module)
