@@ -18,7 +18,14 @@ from antiphase.audit import (
     steinke_epsilon,
     tradeoff_epsilon,
 )
-from antiphase.audit._counting import combined_epsilon, counted_epsilon, lower_limit, planned_threshold, upper_limit
+from antiphase.audit._counting import (
+    _valid,
+    combined_epsilon,
+    counted_epsilon,
+    lower_limit,
+    planned_threshold,
+    upper_limit,
+)
 from antiphase.audit._gaussian_form import _noncentrality, _tail
 from antiphase.audit._one_run import steinke_p_value
 from tests.audit.mechanisms import CASES, RANDOM, mechanism
@@ -103,6 +110,18 @@ def test_counting_bound_covers_scores_that_are_not_identically_distributed():
         found = counting_bound(inside, outside, 0.0, 0.9, assumes="independent canaries")
         failures += found.measured_epsilon_at_least > epsilon
     assert not too_many(failures, trials, 0.1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("mean", [1e-9, 0.01, 0.05, 0.2, 0.25, 0.5, 0.9])
+def test_p_values_cover_scores_that_are_not_identically_distributed(count, mean):
+    """The worst case of Hoeffding 1956: m of n indicators have equal probabilities, the others never occur."""
+    from scipy.stats import binom
+
+    n = 1000
+    stated = math.exp(_valid(np.array([binom.logsf(count - 1, n, mean / n)]), count, False)[0])
+    for m in (1, 2, 3, 5, 10, 100, n):
+        assert binom.sf(count - 1, m, mean / m) <= stated * (1.0 + 1e-12)
 
 
 def best_fixed_threshold(mu, count, delta, alpha, rng):

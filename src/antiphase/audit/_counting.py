@@ -35,8 +35,9 @@ If the canaries of one run take part in different steps, the scores are independ
 then still holds for the means of P(S) and Q(S) over the canaries. By Hoeffding (1956), Thm 4, a sum of independent
 indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
 by at least one. A p-value of at most 1/4 implies such a count if k_1 >= 2 and n_0 - k_0 >= 2, so it stays valid. If k_1
-or n_0 - k_0 is 1, the probability of such a count can slightly exceed the p-value p: it is at most -log(1 - p).
-P-values above 1/4 are replaced by 1 for scores that are not identically distributed.
+or n_0 - k_0 is 1, the probability of at least one such score is at most its mean number, which is at most -log(1 - p)
+for a binomial p-value p, and -log(1 - p) <= p e^p for p <= 1/4. So p is then replaced by p e^p. P-values above 1/4 are
+replaced by 1. Both replacements are made only for scores that are not identically distributed.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).
@@ -140,8 +141,8 @@ def combined_epsilon(
         levels: number of intervals of q. With fewer intervals, the bound is faster to compute and looser, but still
             valid.
         halvings: number of bisections of epsilon.
-        identical: False if the scores of present (or of absent) canaries have different distributions. Then p-values
-            above 1/4 count as 1.
+        identical: False if the scores of present (or of absent) canaries have different distributions. Some p-values
+            are then replaced by larger ones.
 
     >>> round(combined_epsilon((500, 1000, 100, 1000), 0.0, 0.05, 1.0), 3)
     1.402
@@ -157,12 +158,12 @@ def combined_epsilon(
     q = betaincinv(k0 + 1.0, n0 - k0, -np.expm1(logs)) if k0 < n0 else np.append(0.0, np.ones(levels))
     if k0 == n0:
         logs = np.zeros(levels + 1)
-    second = _capped(logs[:-1], identical)
+    second = _valid(logs[:-1], n0 - k0, identical)
 
     def rejects(epsilon: float) -> bool:
         p = np.minimum(math.exp(epsilon) * q[1:] + delta, 1.0)
         with np.errstate(divide="ignore"):
-            first = _capped(np.log(betainc(float(k1), n1 - k1 + 1.0, p)), identical)
+            first = _valid(np.log(betainc(float(k1), n1 - k1 + 1.0, p)), k1, identical)
         return bool((weight * first + second <= smallest).all())
 
     if not rejects(0.0):
@@ -174,9 +175,18 @@ def combined_epsilon(
     return low
 
 
-def _capped(logs: Array, identical: bool) -> Array:
-    """Return log p-values. If scores are not identically distributed, p-values above LARGEST_P are replaced by 1."""
-    return logs if identical else np.where(logs > math.log(LARGEST_P), 0.0, logs)
+def _valid(logs: Array, count: int, identical: bool) -> Array:
+    """Return logs of p-values that are also valid for scores that are not identically distributed.
+
+    Args:
+        logs: logs of binomial p-values for at least `count` scores.
+        count: number of scores, k_1 or n_0 - k_0.
+        identical: True if the scores are identically distributed. Then nothing is changed.
+    """
+    if identical:
+        return logs
+    larger = logs + np.exp(logs) if count == 1 else logs
+    return np.where(logs > math.log(LARGEST_P), 0.0, larger)
 
 
 def _combined_log(alpha: float, weight: float) -> float:
