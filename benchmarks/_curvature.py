@@ -3,8 +3,9 @@
 For weights w_i and values h_i of curvature x learning rate, it minimises
     ||c||^2 sum_i w_i ||C^-T a_i||^2
 over lower-triangular Toeplitz matrices C with first column c. Here a_i is the last row of the workload matrix of SGD in
-a direction of curvature h_i. The first factor is the squared sensitivity for a single participation, and the sum is the
-squared noise of the last iterate. The code is meant for comparisons with up to a few thousand steps.
+a direction with curvature x learning rate = h_i. The factor ||c||^2 is the squared sensitivity for a single
+participation, and the sum is the squared noise of the last iterate for noise_std 1. The code is meant for comparisons
+with up to a few thousand steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A federated task: users with a few images each send clipped updates to a server.
+"""A federated task: each user has a few images, and sends clipped updates to a server.
 
 Images and labels are those of `examples/teacher_images.py`. The label distribution of each user is drawn at random from
 a Dirichlet distribution with parameter 0.3, so the users' data differ strongly.

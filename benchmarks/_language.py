@@ -2,8 +2,8 @@
 
 The text is `pydoc_data.topics` of the standard library. An example is a short sequence of its characters. Per-example
 gradients are never materialised. This is possible because the gradient of a weight matrix is a sum of outer products
-over the characters. So its norm can be computed from two Gram matrices, and the sum of the clipped gradients is one
-matrix product. NumPy (BLAS) computes the matrix products, and Numba everything else.
+over the characters. So the norm of this gradient can be computed from two Gram matrices, and the sum of the clipped
+gradients is one matrix product. NumPy (BLAS) computes the matrix products, and Numba everything else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYMBOLS, GATES = len(ALPHABET), 4 * WIDTH
 SIZES = [(SYMBOLS, GATES), (WIDTH, GATES), (GATES,), (WIDTH, SYMBOLS), (SYMBOLS,)]
 ENDS = np.cumsum([int(np.prod(size)) for size in SIZES])
 PARAMETERS = int(ENDS[-1])
-KNOWN_TEXT = "d7d72c6fe44295a6"
+KNOWN_TEXT = "d7d72c6fe44295a6"  # start of the SHA-256 digest of the text that the stored results were measured with
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -66,9 +66,9 @@ def flat_params(seed: int) -> Floats:
 
 
 def split(theta: Floats) -> list[Floats]:
-    """Return views of the flat parameters.
+    """Return views of the flat parameters, in this order.
 
-    They are the input weights, hidden weights and bias of the gates, then the weights and bias of the logits.
+    First come the input weights, hidden weights and bias of the gates, then the weights and bias of the logits.
     """
     return [part.reshape(size) for part, size in zip(np.split(theta, ENDS[:-1]), SIZES, strict=True)]
 

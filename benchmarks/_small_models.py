@@ -68,7 +68,7 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
 
 
 def convnet(channels: int) -> nn.Sequential:
-    """Opacus's network for CIFAR-10: four convolutions with average pooling, then a linear layer."""
+    """Return Opacus's network for CIFAR-10: four convolutions with average pooling, then a linear layer."""
     sizes = [3, channels, channels, 2 * channels, 4 * channels]
     parts: list[nn.Module] = []
     for before, after in pairwise(sizes):

@@ -1,7 +1,7 @@
 """The curvatures of a model: products with its Gauss-Newton matrix, and a histogram of the spectrum of this matrix.
 
-Some rows of the training benchmark use them. They follow NoiseCurve (Gu et al. 2025, arXiv 2510.05416), with banded
-noise for curvatures that are estimated from public data without labels.
+Some mechanisms of the training benchmark are optimised for these curvatures. As in NoiseCurve (Gu et al. 2025, arXiv
+2510.05416), the noise is banded, and the curvatures are estimated from public data without labels.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Array, Array]:
     """Return the mean curvature of each bin of the spectrum, and the weight of each bin.
 
-    The weight of a bin is proportional to curvature x density, and all weights sum to 1. The weights describe how the
-    excess loss is distributed over directions. Curvatures below `low` are left out, because their weight is negligible.
+    The weight of a bin is proportional to curvature x density of the spectrum, and all weights sum to 1. The weights
+    describe how the excess loss is distributed over directions. Curvatures up to `low` are left out, because their
+    weight is negligible.
 
     Args:
         nodes: curvatures that represent the spectrum.
         weights: the fraction of the directions that each node represents.
-        low: smallest curvature to use.
+        low: lower end of the first bin.
         bins: number of bins.
     """
     kept = nodes > low
@@ -38,7 +39,7 @@ def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Ar
 
 
 def gauss_newton_product(theta: Array, images: np.ndarray, clip_norm: float) -> Callable[[Array], Array]:
-    """Return the function v -> G v, where G is the Gauss-Newton matrix of the student of `_student_numpy.py`.
+    """Return the function v -> G v, where G is the Gauss-Newton matrix of the network of `_student_numpy.py`.
 
     G is the mean of w J^T (diag(p) - p p^T) J over the images. Here J is the Jacobian of the logits, p are the
     predicted probabilities, and w is the factor by which clipping shortens the gradient of an image. Labels are needed

@@ -1,8 +1,8 @@
 """The student network of the training benchmark in JAX, with its parameters as one flat vector.
 
-For one example, the gradient of a layer is an outer product. So its norm can be computed without materialising the
-gradient, and the sum of the clipped gradients is a matrix product. One model for each pair of a learning rate and a
-seed is trained, all in parallel.
+For one example, the gradient of a layer is an outer product. So the norm of this gradient can be computed without
+materialising the gradient, and the sum of the clipped gradients is a matrix product. For each pair of a learning rate
+and a seed, one model is trained. All models are trained in parallel.
 """
 
 from __future__ import annotations

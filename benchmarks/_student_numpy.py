@@ -30,7 +30,7 @@ def with_ones(images: np.ndarray) -> Floats:
 
 @numba.njit(fastmath=True, cache=True)
 def _relu(hidden: Floats, norms: Floats) -> None:
-    """Apply ReLU in place. Write the squared norm of each column plus 1, which stands for the bias, to `norms`."""
+    """Apply ReLU in place. To `norms`, write the squared norm of each column, plus 1 for the entry of the bias."""
     norms[:] = 1.0
     for j in range(hidden.shape[0] - 1):
         row = hidden[j]

@@ -1,9 +1,9 @@
 """Measures the accuracy of mechanisms in training, with one table for each task.
 
-A task trains models. Each row of its table chooses a mechanism for an epsilon, and each column is an epsilon. For each
-cell of the table, the learning rate is tuned with two seeds, by the same procedure for every row. Other seeds give the
-accuracy. They are run in blocks of ten, so that more can be added later. Results are stored line by line, and stored
-results are not computed again.
+A task trains models. Each row of its table is a way to choose a mechanism, and each column is an epsilon. For each
+cell of the table, the learning rate is tuned with two seeds, by the same procedure for every row. Then models are
+trained with other seeds to measure the accuracy. These seeds are run in blocks of ten, so that more blocks can be added
+later. Results are stored as lines of JSON, and stored results are not computed again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Task:
         batch_size: expected number of examples per step.
         workload: workload of the optimizer.
         first_rates: for each epsilon, the learning rate at which tuning starts.
-        runs: function of (mechanism, seeds, learning rates) that trains all models. It returns a dict of arrays of
-            shape (rates, seeds). The array "accuracy" is used for tuning.
+        runs: function of (mechanism, seeds, learning rates) that trains one model for each seed and learning rate. It
+            returns a dict of arrays of shape (rates, seeds). The array "accuracy" is used for tuning.
         results: path of the results file.
         unamplified: the participation for rows without amplification. By default, every example takes part once per
             epoch, always at the same position.
@@ -250,7 +250,7 @@ def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> li
 
     The library's own samplers use a cipher and would take longer than the training. For Poisson and CyclicPoisson, the
     same distribution is sampled with a NumPy generator instead. For FixedEpochs and MinSeparation, the examples are
-    permuted once, and every epoch goes through them in this order.
+    permuted once, and every epoch goes through them in this order. Other participations use the library's samplers.
     """
     rng = np.random.default_rng([seed, 2025])
     if isinstance(participation, (ap.FixedEpochs, ap.MinSeparation)):
@@ -272,7 +272,7 @@ def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> li
 def noise_of(mechanism: ap.Mechanism, seeds: tuple[int, ...], parameters: int) -> Iterable[np.ndarray]:
     """Yield noise of shape (seeds, parameters) for each step, for clipping norm 1.
 
-    The noise of a seed depends on the block in which the seed is run.
+    The noise of a seed depends on which other seeds are run with it.
     """
     shape, secret = [(len(seeds), parameters)], ap.Secret.insecure(seeds[0])
     stream = ap.NoiseStream(mechanism, shape, secret, threads=1, source="simulation")

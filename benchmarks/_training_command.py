@@ -71,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _draw(task: Task, rows: dict[str, Row], kept: Kept, path: Path) -> None:
-    """Write the chart of the best rows. Only rows with results for all epsilons are considered."""
+    """Write the chart of the best rows. Only rows with at least two results for every epsilon are considered."""
     epsilons = list(task.first_rates)
     complete = [name for name in rows if all(len(by_seed(kept, name, epsilon)) > 1 for epsilon in epsilons)]
     best = sorted(complete, key=lambda name: -interval(list(by_seed(kept, name, epsilons[-1]).values()))[0])

@@ -13,7 +13,7 @@ ADAM_SECOND, ADAM_EPSILON = 0.999, 1e-8
 
 
 class Model(Protocol):
-    """Interface of models with a set of examples, for which they compute sums of clipped gradients."""
+    """Interface of a model with its training examples. It computes sums of the clipped gradients of these examples."""
 
     def gather(self, indices: np.ndarray) -> Any:
         """Return the examples of a batch. They are valid until the next call."""

@@ -1,8 +1,8 @@
 """The rows of the training benchmarks: fixed mechanisms, and the choices of the planner.
 
 Rows with "rms" in their name minimise the noise over all steps, as if gradients did not depend on the parameters. Rows
-with "last" minimise the noise of the last iterate for a mixture of curvatures, which is a set of curvatures with
-weights. Most of the latter use the reference optimizer of `_curvature.py`.
+with "last" in their name minimise the noise of the last iterate for a mixture of curvatures, which is a set of
+curvatures with weights. Most "last" rows use the reference optimizer of `_curvature.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def schedule_of(task: Task) -> np.ndarray:
 
 
 def sampled(task: Task, groups: int) -> Any:
-    """Return the participation that draws batches by Poisson sampling from `groups` groups in turn.
+    """Return the participation that draws batches by Poisson sampling from `groups` groups of examples, in turn.
 
     Use as many groups as the strategy has bands.
     """
@@ -65,7 +65,7 @@ def in_order(task: Task) -> Any:
 
 
 def in_bins(task: Task) -> ap.BallsInBins:
-    """Return balls-in-bins participation: each example is at one random position, the same in every epoch."""
+    """Return balls-in-bins: each example takes part at a random position of the epoch, the same in every epoch."""
     return ap.BallsInBins(task.epochs, task.per_epoch)
 
 
@@ -129,7 +129,7 @@ def choices(task: Task) -> list[int]:
 
 
 def banded_amplified(task: Task, epsilon: float) -> Made:
-    """Choose the number of bands with the smallest rms error for Toeplitz strategies, then optimise all columns."""
+    """Choose the number of bands that is best for Toeplitz strategies, and optimise a banded strategy with it."""
 
     def error(bands: int) -> float:
         strategy = toeplitz_rms(task, bands)
@@ -195,7 +195,10 @@ def bins_rms(family: str, options: dict[str, int], task: Task, epsilon: float) -
 
 
 def bins_trained(family: str, options: dict[str, int], trajectory: float, task: Task, epsilon: float) -> Made:
-    """Optimise under balls-in-bins for the last iterate, with the curvatures that the planner uses."""
+    """Optimise under balls-in-bins for the last iterate, with curvatures x learning rate from SPAN[0] to SPAN[1].
+
+    `trajectory` is the weight of the noise over all steps in the objective.
+    """
     found = ap.optimize(
         family,
         steps=task.steps,

@@ -1,4 +1,8 @@
-"""Statistics of the training benchmarks: confidence intervals, differences paired by seed, and rank correlations."""
+"""Statistics of the training benchmarks: confidence intervals, differences paired by seed, and rank correlations.
+
+The results file has the noise of each mechanism in directions with several values of h = curvature x learning rate. A
+prediction ranks the mechanisms by a function of this noise.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from benchmarks._training_cells import CURVATURES, Kept, Line, Row, Task, noise_
 
 LEAST_FOR_RANKS = 4  # smallest number of mechanisms for a rank correlation
 RESAMPLES = 400
-RATE_RULE = 0.01  # the curvature in `last_iterate_rate_rule`, which is multiplied by the learning rate
+RATE_RULE = 0.01  # in `last_iterate_rate_rule`, h is this constant times the learning rate
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -81,9 +85,9 @@ def planner_default(plan: Line, rate: float, plain: Line) -> float:
     """Return the planner's default objective for a mechanism, interpolated between the stored curvatures.
 
     Args:
-        plan: the stored noise of the mechanism by curvature.
+        plan: the stored noise of the mechanism for every h in CURVATURES.
         rate: largest learning rate x clipping norm.
-        plain: the noise of independent noise by curvature.
+        plain: the same as `plan`, for independent noise.
     """
     objective, flat = training_objective(rate), 0
 
@@ -105,7 +109,7 @@ def expected_rate(task: Task, plans: Sequence[Line], epsilon: float) -> float:
 
 @cache
 def independent_noise(task: Task) -> Line:
-    """Return the noise of DP-SGD by curvature, for noise_std 1."""
+    """Return the noise of DP-SGD for every h in CURVATURES, for noise_std 1."""
     plain = ap.Mechanism(ap.strategies.Identity(task.steps), ap.Poisson(0.5), 1.0)
     rms, last = noise_by_curvature(task, plain)
     return {"rms": rms, "last": last}

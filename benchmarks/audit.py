@@ -1,7 +1,10 @@
-"""How tight the lower bounds on epsilon of audits are, and how often the noise test detects wrong noise.
+"""How tight the lower bounds on epsilon from audits are, and how often the noise test detects wrong noise.
 
-- threshold: bounds without assumptions from 10,000 runs, for noise with epsilon 1, 2, 4 and 8. They are compared with
-  the bound for the best threshold and with jax_privacy's bounds on the same scores.
+An audit trains with canaries (artificial examples), each of which is present or absent at random. The score of a canary
+is large if the released values suggest that the canary is present. Lower bounds on epsilon follow from the scores.
+
+- threshold: bounds without assumptions from 10,000 runs, for noise with epsilon 1, 2, 4 and 8. These bounds are
+  compared with the bound for the best threshold on the scores, and with jax_privacy's bounds for the same scores.
 - participation: bounds for every participation, without assumptions (from 10,000 scores), and for scores that are
   assumed to be Gaussian (from 100,000 scores).
 - one_run: many canaries in one run, with the published theorems, compared with jax_privacy on the same scores.
@@ -76,7 +79,7 @@ def as_scores(ratios: Array, present: Array, mu: float) -> Scores:
 def best_threshold(samples: list[tuple[Array, Array]], mu: float) -> float:
     """Return the mean bound for the best threshold, as if this threshold were known in advance.
 
-    Half of the failure probability goes to each of the two error rates.
+    Half of the failure probability goes to each of the two error rates (false positives and false negatives).
     """
     best = 0.0
     for at in np.linspace(-(mu**2), mu**2 / 2 + 5 * mu, 120):

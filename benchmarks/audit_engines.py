@@ -2,8 +2,8 @@
 
 An engine is one way to train with a plan, such as a NumPy loop, PyTorch, JAX or Flower.
 
-- alarms: audits of correct engines, each with its own secret and run id, and how many were flagged.
-- planted: audits of every engine with each planted mistake, which part of the audit detected it, and times.
+- alarms: how many audits of correct engines were flagged. Each audit has its own secret and run id.
+- planted: how often each planted mistake of each engine was detected, by which part of the audit, and how long it took.
 
 python -m benchmarks.audit_engines [--results FILE] [--repetitions N] [--only TEXT] [table ...]
 

@@ -1,7 +1,8 @@
 """Time to compute the error of banded strategies by number of steps, compared with jax_privacy's per_query_error.
 
-Both compute the error of every step in float64, for the same strategy matrix. It is the square root of the prefix-sum
-matrix, truncated to a number of bands, with columns scaled to norm 1. Times are for one call, without compilation.
+Both libraries compute the error of every step in float64, for the same strategy matrix. This matrix is the square root
+of the prefix-sum matrix, truncated to a number of bands, with columns scaled to norm 1. Times are for one call, without
+compilation.
 """
 
 from __future__ import annotations

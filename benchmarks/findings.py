@@ -1,8 +1,8 @@
 """Tests three findings of papers on correlated noise with the small student network of training.py.
 
 1. bands: does the number of bands matter at equal rms error, for plain SGD and for Adam? (McKenna 2024, Fig. 5)
-2. batches: how do real balls-in-bins batches, padded and truncated to a fixed size or of any size, compare with
-   shuffled batches? (Choquette-Choo et al. 2025, Fig. 30)
+2. batches: how do real balls-in-bins batches compare with shuffled batches? The batches are padded and truncated to a
+   fixed size, or have any size. (Choquette-Choo et al. 2025, Fig. 30)
 3. workload: does it help to include momentum and learning-rate cooldown in the workload? (Choquette-Choo et al. 2023,
    multi-epoch, App. F.2)
 
@@ -84,7 +84,8 @@ def bands() -> Iterator[tuple[Case, Callable[[], Setting]]]:
 def batches() -> Iterator[tuple[Case, Callable[[], Setting]]]:
     """Yield the cases of the second finding.
 
-    They are the same BLT and noise with three kinds of batches, and the dense strategy without amplification.
+    Three cases have the same BLT and noise, with three kinds of batches. A fourth case is the dense strategy without
+    amplification.
     """
     for epsilon in BIN_EPSILONS:
         kinds = {

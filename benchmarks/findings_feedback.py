@@ -2,9 +2,9 @@
 
 The rms error measures the noise in the parameters as if gradients did not depend on the parameters. In a direction of
 curvature lambda, gradients do depend on them: momentum and parameter follow m_t = beta m_{t-1} + lambda theta_{t-1} +
-w_t and theta_t = theta_{t-1} - eta_t m_t. SGD then forgets the noise w after about (1 - beta) / (eta lambda) steps. So
-correlated noise that comes later cancels noise that is no longer there. For the mechanisms of training.py at epsilon 1,
-this benchmark measures
+w_t and theta_t = theta_{t-1} - eta_t m_t. SGD then forgets the noise w after about (1 - beta) / (eta lambda) steps. The
+correlated noise of later steps, which should cancel w, then only adds noise. For the mechanisms of training.py at
+epsilon 1, this benchmark measures
 
 - the exact error of each mechanism in a direction with learning rate x lambda = h, for several h;
 - the accuracy of a model that is trained without noise and gets the noise of the whole run at the end (no feedback);
@@ -43,7 +43,7 @@ MADE: dict[str, Callable[[], Made]] = {name: partial(ROWS[row].make, TASK, EPSIL
 def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the batches of all steps and seeds as (indices, mask), padded to the same size.
 
-    They are drawn by the mechanism's own sampler.
+    The mechanism's own sampler draws the batches.
     """
     drawn = []
     for seed in seeds:

@@ -4,12 +4,12 @@ In the first table, a round has 1,000 updates of 6.4 million parameters. Both se
 in memory. Flower's strategy needs all replies at once, which would take 25 GB. So both servers are timed with 4 and
 with 44 replies. The difference of these times gives the time per update. The remaining time is a fixed time per round.
 The time of a full round is computed from the time per update and the fixed time. Our server is measured with both kinds
-of noise: on a lattice, which is the default, and in floating point.
+of noise: on a lattice (as exact integers), which is the default, and in floating point.
 
 The second table measures full rounds of `DPFTRL`. There are 10,000 registered clients, of which 1,000 check in and
 train. Their updates are streamed: each update is created when the server pulls it. A class of this file takes the place
-of Flower's grid, and its time is not counted. Each round runs in a process of its own. The peak memory of this process
-is compared with the peak memory for a tenth of the updates.
+of Flower's grid (its connection to the clients), and the time spent in this class is not counted. Each round runs in a
+process of its own. The peak memory of this process is compared with the peak memory for a tenth of the updates.
 
 The third table shows the memory of the noise on the server.
 """
@@ -52,7 +52,7 @@ FEW, MORE = sized((4, 44), (2, 6))
 TURNS = sized(int(os.environ.get("TURNS", "5")), 2)
 GOAL_RATIO = 0.5
 GOAL_MORE = 2.0  # seconds that a round may take longer on a lattice than in floating point
-KINDS = {"lattice": None, "floating point": False}  # what DPFTRL is given
+KINDS = {"lattice": None, "floating point": False}  # kind of noise and the argument `lattice` of DPFTRL
 Times = np.ndarray[Any, Any]  # seconds of wall-clock time and of CPU time
 BLT = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
 NODE = 7
@@ -83,7 +83,7 @@ def replies(count: int, tag: bool) -> list[Message]:
 
 
 def now() -> Times:
-    """Return the wall-clock time and the CPU time. The latter hardly depends on other load on the machine."""
+    """Return the wall-clock time and the CPU time. The CPU time hardly depends on other load on the machine."""
     return np.array([time.perf_counter(), time.process_time()])
 
 

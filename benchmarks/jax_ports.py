@@ -1,8 +1,8 @@
 """Final losses of our ports of jax_privacy's examples, compared with jax_privacy at the same epsilon.
 
-Both libraries use the same data. Each trains several times, with new batches and noise. jax_privacy's examples use a
-fixed strategy: four bands for logistic regression, and DP-SGD for the line and the transformer. In our ports, the
-planner chooses the strategy.
+Both libraries use the same data. With each library, a model is trained several times, with new batches and noise.
+jax_privacy's examples use a fixed strategy: four bands for logistic regression, and DP-SGD for the line and the
+transformer. In our ports, the planner chooses the strategy.
 """
 
 from __future__ import annotations

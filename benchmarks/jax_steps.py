@@ -1,10 +1,11 @@
 """Time of private training steps in JAX, for 2 million parameters.
 
-The first table shows the noise generated on the device, for models with leaves of several shapes. The second shows
-whole jitted steps. They are compared with the same step without noise, with plain Optax (the gradient of the mean
-loss), and with jax_privacy. All variants alternate in turns, so that other load on the machine affects them alike.
-Ratios are medians over the turns. A step with noise includes its commit. With the host source, a background thread
-generates the noise while the device computes the gradient.
+The first table shows the time to generate noise on the device, for models with leaves of several shapes. The second
+shows the time of whole jitted steps. Our steps are compared with the same step without noise, with plain Optax (the
+gradient of the mean loss), and with jax_privacy. All variants alternate in turns, so that other load on the machine
+affects them alike. Ratios are medians over the turns. A step with noise includes its commit. The noise is generated on
+the device, or on the host (the CPU). On the host, a background thread generates it while the device computes the
+gradient.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cost of lattice noise compared with the default noise in float32: time of a step, time of a draw, and memory.
 
-A step generates the noise of all parameters on all cores. CPU time is summed over the cores, and hardly depends on
-other load on the machine. The two kinds of noise are measured alternately, several times. The tables show the smallest
-times.
+Lattice noise consists of exact integers on a grid. A step generates the noise of all parameters on all cores. CPU time
+is summed over the cores, and hardly depends on other load on the machine. The two kinds of noise are measured
+alternately, several times. The tables show the smallest times.
 """
 
 from __future__ import annotations

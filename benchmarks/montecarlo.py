@@ -1,8 +1,8 @@
 """Monte Carlo accounting for balls-in-bins, and optimisation under amplification.
 
-- plain: plain Monte Carlo sampling, compared with jax_privacy, for 2000 steps, 100 bins and 20 epochs. jax_privacy
-  keeps every sample in memory and loops over the samples. So it is run with fewer samples, and its time and memory are
-  scaled up.
+- plain: plain Monte Carlo sampling, compared with jax_privacy, for 2000 steps, 100 bins (steps of an epoch) and 20
+  epochs. jax_privacy keeps every sample in memory and loops over the samples. So jax_privacy is run with fewer samples,
+  and its time and memory are scaled up.
 - certified: proved upper bounds for deltas that are too small for plain sampling, with the same steps, bins and epochs.
 - descent: time to optimise a strategy under amplification, for 2048 steps and 16 epochs.
 - optimised: the table of docs/amplification.md, for 2048 steps and 16 epochs.
@@ -132,7 +132,8 @@ def certified() -> None:
 def descent() -> None:
     """Time a descent. Each step minimises the tangent, then estimates noise_std and its gradient with new samples.
 
-    `antiphase._optimize.amplified` defines the tangent.
+    The tangent is an objective without samples. At the current strategy, its gradient is that of the true objective
+    (see `antiphase._optimize.amplified.optimizer`).
     """
     starts, points = blt_starts(LONG, 3)
     toeplitz = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective, iterations=4)

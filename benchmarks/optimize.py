@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks._measure import environment, peer, print_table, readable, seconds, sized
 
-# Proved lower bounds on the loss by number of steps, from longer searches with 700 and 120 iterations.
+# Proved lower bounds on the loss by number of steps. They come from longer searches, with 700 and 120 iterations.
 LOWER_BOUNDS = {65_536: 45.606088, 1 << 20: 181.064384}
 # Number of steps -> goal: gap to the lower bound, time and memory.
 BANDED = sized({65_536: "1e-4 in 60 s", 1 << 20: "1e-3 in 600 s, 3,000 MB"}, {64: ""})

@@ -1,8 +1,8 @@
 """Time that the planner takes to choose a mechanism, compared with jax_privacy's choice of the number of bands.
 
 Our planner tries every family with every kind of batches. jax_privacy tries banded Toeplitz matrices under Poisson
-sampling. Each runs in its own process, and imports are not counted. Our process is run twice, and the second run is
-timed. So it loads compiled code from the cache on disk.
+sampling. Each planner runs in its own process, and imports are not counted. Our process is run twice. The second run,
+which loads compiled code from the cache on disk, is timed.
 
 python -m benchmarks.planner [name ...]
 """

@@ -44,7 +44,8 @@ TURNS = sized(int(os.environ.get("TURNS", "5")), 1)
 Cost = tuple[float, float]  # seconds of wall clock and of CPU for a step
 Timer = Callable[[], Cost]
 
-# name, strategy, steps per turn, goal for the ratio to Opacus for the noise, and for a whole step with ghost clipping
+# name, strategy, steps per turn, and goals for our time divided by Opacus's: for the noise, and for a whole step with
+# ghost clipping
 CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
     ("BLT, 4 buffers", ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, 1.0, 1.05),
     ("Toeplitz, 16 bands", ap.strategies.Toeplitz.square_root(STEPS, 16), 8, 2.0, 1.07),
@@ -192,7 +193,7 @@ def opacus_training(task: Task = MLP) -> Callable[[], object]:
 
 
 def with_criterion(module: Any, optimizer: Any, *rest: Any) -> tuple[Any, ...]:
-    """Return module, optimizer, criterion and loader. With hooks, engines return no criterion, so one is added."""
+    """Return module, optimizer, criterion and loader. With hooks, `make_private` has no criterion, so one is added."""
     return (module, optimizer, *rest) if len(rest) == 2 else (module, optimizer, nn.CrossEntropyLoss(), *rest)
 
 

@@ -20,7 +20,7 @@ from antiphase._workload import Momentum
 EPSILON, DELTA = 4.0, 1e-5
 EPOCHS = 1
 MEMORY_COPIES = 4
-QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # accounting for these needs no Monte Carlo samples
+QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # these need no Monte Carlo accounting
 BATCH_SIZE = 16
 LARGER_BATCH_SIZE = 64  # the best batch size for DP-SGD among 16, 32, 64 and 128
 # Initial learning rates. Each is the best power of two for its arm (see `Arm`), from at least twelve separate runs.

@@ -92,7 +92,7 @@ def command() -> str:
 
 def accuracy_chart(found: Comparison) -> IntervalChart:
     """Return a chart of the test accuracy of each mechanism, with confidence intervals."""
-    arms = (found.chosen, found.plain, found.larger)  # in this order, mechanisms have the same colours in all charts
+    arms = (found.chosen, found.plain, found.larger)  # this order gives a mechanism the same colour in all charts
     rows = [(_name(arm), arm.accuracy) for arm in arms]
     rows.append(("no noise, not private", found.without_noise))
     percent = tuple((name, 100.0 * value.value, 100.0 * value.margin) for name, value in rows)

@@ -51,8 +51,9 @@ def zero_model(pixels: int) -> Model:
 def clipped_sum(model: Model, batch: Digits, clip_norm: float) -> Model:
     """Clip the gradient of each example in the batch to norm `clip_norm`, and return the sum.
 
-    The gradient of one example is the outer product of (pixels, 1) and (probabilities - one-hot label). The norm of the
-    gradient is the product of the norms of these two vectors, so no per-example gradient is stored.
+    The gradient of one example is the outer product of two vectors: the pixels with a 1 appended for the bias, and
+    (probabilities - one-hot label). The norm of the gradient is the product of the norms of these two vectors, so no
+    per-example gradient is stored.
     """
     residual = _probabilities(model, batch.images)
     residual[np.arange(len(batch)), batch.labels] -= 1.0

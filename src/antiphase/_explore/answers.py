@@ -1,10 +1,10 @@
 """Computes the parts of the page for given settings, one after another.
 
 The plan comes first. Then the curves of error against epsilon and against steps follow, one point at a time. Each point
-needs new plans, for the chosen family and for DP-SGD. For a BLT with balls-in-bins sampling, a plan for every point
-would take minutes. For such a BLT, all points except the current setting are therefore estimated from few Monte Carlo
-samples, with as many buffers as the current plan has. All points use the objective of the plan, so their errors can be
-compared.
+needs new plans, for the chosen mechanism family and for DP-SGD. If the chosen mechanism is a BLT with balls-in-bins
+sampling, a plan for every point would take minutes. All points of its curves except the current setting are then
+estimated from few Monte Carlo samples, with as many buffers as the current plan has. All points measure the error by
+the objective of the plan, so their errors can be compared.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class Line:
 
     Args:
         name: name of the line on the chart.
-        families: the argument `families` of `plan`.
-        pipelines: the argument `pipelines` of `plan`.
-        buffers: number of buffers of a BLT with balls-in-bins sampling, whose points are estimated. Otherwise None.
+        families: names of the mechanism families, for the argument `families` of `plan`.
+        pipelines: ways to draw batches, for the argument `pipelines` of `plan`.
+        buffers: for a BLT with balls-in-bins sampling, the number of buffers; the points of the line are estimated. For
+            all other mechanisms, None.
         now: error at the current setting, if known.
     """
 
@@ -81,13 +82,14 @@ class Answers:
     """Computes the parts of the page for given settings, and caches the points of the curves.
 
     Args:
-        points: error of each problem and line; None if no mechanism of the line can be planned for the problem.
+        points: the cached errors, by the problem (as text) and the line. None if there is no plan for the problem with
+            a mechanism of the line.
     """
 
     points: dict[tuple[str, Line], float | None] = field(default_factory=dict)
 
     def parts(self, settings: ExplorerSettings, progress: Progress) -> Iterator[tuple[str, Part]]:
-        """Yield the parts of the page as (name, content), the plan first. Each replaces earlier parts of the same name.
+        """Yield the parts of the page as (name, content), the plan first. A part replaces the one of the same name.
 
         Args:
             settings: the settings of the page.
@@ -158,7 +160,10 @@ def _with_steps(problem: Problem, factor: float) -> Problem | None:
 
 
 def compared_lines(settings: ExplorerSettings, found: Plan) -> list[Line]:
-    """Return the kinds of mechanisms on the curves: the chosen one, and DP-SGD or the best other family."""
+    """Return the kinds of mechanisms on the curves: the chosen one and DP-SGD.
+
+    If DP-SGD is the chosen mechanism, the second line is the best mechanism of any other family.
+    """
     chosen = found.candidates[0]
     lines = [_line(chosen)]
     if chosen.family != "identity":
@@ -176,7 +181,10 @@ def _line(candidate: Candidate) -> Line:
 
 
 def _pipelines_of_dp_sgd(settings: ExplorerSettings) -> tuple[str, ...] | None:
-    """Return the pipelines for DP-SGD: those of the settings, but Poisson for cyclic Poisson and balls-in-bins."""
+    """Return the ways to draw batches (pipelines) for DP-SGD, or None for all ways.
+
+    They are those of the settings, with Poisson sampling in place of cyclic Poisson and balls-in-bins sampling.
+    """
     same = {ANY: None, "cyclic-poisson": ("poisson",), "balls-in-bins": ("poisson",)}
     return same.get(settings.participation, (settings.participation,))
 
@@ -236,7 +244,7 @@ def _copies(copies: int) -> str:
 
 
 def memory_chart(found: Plan) -> Chart:
-    """Return a chart of error against memory, with all candidates in the background and the Pareto front."""
+    """Return a chart of error against memory: the Pareto front, and all other candidates in the background."""
     chosen = found.candidates[0]
 
     def place(candidate: Candidate) -> float:
@@ -278,7 +286,7 @@ def _matrices(found: Plan) -> list[Part]:
         HeatMap(f"Strategy C{words}", shown.encoder()),
         HeatMap(f"Its inverse, which shapes the noise{words}", shown.noising()),
     )
-    inline = ' style="image-rendering:pixelated"'  # the page forbids inline styles, and its style sheet has this rule
+    inline = ' style="image-rendering:pixelated"'  # forbidden on the page, whose style sheet has the same rule
     return [
         {"title": heat.title, "summary": heat.summary, "svg": draw_heat_map(heat, f"matrix-{i}").replace(inline, "")}
         for i, heat in enumerate(heats)
@@ -293,7 +301,7 @@ def curve_part(
     Args:
         name: "epsilon" or "steps".
         settings: the settings of the page.
-        curve: maps the name of each line to its points, a dict from x to the error.
+        curve: for each line, its name and its points. The points are a dict from epsilon or steps to the error.
         estimated: names of the lines whose points are estimated from few samples.
     """
     centre = float(settings.epsilon if name == "epsilon" else settings.steps)
@@ -352,7 +360,7 @@ def price_in_words(epsilon: float, curve: dict[str, dict[float, float]]) -> list
 
 
 def _epsilon_for(values: dict[float, float], error: float) -> float | None:
-    """Return the epsilon at which a curve, interpolated between its points, reaches an error; None if it does not."""
+    """Return the epsilon at which the interpolated curve has the given error; None if it has this error nowhere."""
     points = sorted(values.items())
     for (low, high_error), (high, low_error) in pairwise(points):
         if low_error <= error <= high_error and low_error < high_error:

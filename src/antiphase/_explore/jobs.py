@@ -33,7 +33,7 @@ class Jobs:
         self._number = 0  # id of the newest request
         self._settings: ExplorerSettings | None = None  # settings of the newest request
         self._heard = -1  # id of the newest request that the worker has sent a message about
-        self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed because it did not react
+        self._deaf: subprocess.Popen[str] | None = None  # the last worker that was killed because it did not react
         self._closed = False
         self._process = self._started()
 
@@ -101,7 +101,7 @@ class Jobs:
             pass
 
     def _kill_if_deaf(self, process: subprocess.Popen[str], number: int) -> None:
-        """Kill a worker that is busy with a long computation and has not reacted to request `number` or a later one."""
+        """Kill the worker if it has not reacted to request `number` or a later one, because it is still computing."""
         with self._lock:
             if process is self._process and self._heard < number and not self._closed:
                 self._deaf = process

@@ -1,9 +1,9 @@
 """A web server on the loopback interface that serves the page and answers its requests.
 
-The page, its script and its style sheet are the same for everyone. Every other request needs the token. The token is
-the part of the printed address after #, which browsers do not send anywhere. The page sends the token in a custom
-header, which no other site can set. The Host header must name this server, which prevents DNS rebinding. No request can
-name a file.
+Anyone can fetch the page, its script and its style sheet, which contain no secrets. Every other request needs the
+token, a random string. The token is the part of the printed address after #, which browsers do not send anywhere. The
+page sends the token in a custom header, which no other site can set. The Host header must name this server, which
+prevents DNS rebinding. Requests cannot choose which files are read.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _pages() -> dict[str, tuple[str, bytes]]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection. Refuses everything except the files of the page and the three requests that it makes."""
+    """Answers one connection. Serves only the files of the page and the three requests that the page makes."""
 
     protocol_version = "HTTP/1.1"
     timeout = SECONDS

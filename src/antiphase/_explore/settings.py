@@ -28,7 +28,7 @@ class ExplorerSettings:
         epsilon, delta: privacy budget.
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
         participation: how batches are drawn, one of `PIPELINES`, or "any" to let the planner choose.
-        adjacency: "zero-out", "add-or-remove" or "replace".
+        adjacency: how two neighbouring data sets differ: "zero-out", "add-or-remove" or "replace" one example.
     """
 
     steps: int = 2000
@@ -71,7 +71,7 @@ class ExplorerSettings:
 
     @property
     def pipelines(self) -> tuple[str, ...] | None:
-        """The argument `pipelines` of `plan`."""
+        """The argument `pipelines` of `plan`; None for the planner's choice."""
         return None if self.participation == ANY else (self.participation,)
 
     @property

@@ -1,4 +1,9 @@
-"""The kinds of replies that a federated server counts, each with a meaning and, if possible, a remedy."""
+"""The kinds of replies that a federated server counts, each with a meaning and, if possible, a remedy.
+
+A client with a place in a release takes part in it. The server gives out the places when clients check in, before any
+of them trains. A task is a message that asks a client to check in or to train. A client's pseudonym is a random
+identity that is stored in the client's directory. `participation_mod` is the part of antiphase that runs in a client.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ class Cause(NamedTuple):
     """Explanation of one kind of reply.
 
     Args:
-        meaning: what happened to these replies.
+        meaning: description of these replies, or of the clients that sent them.
         remedy: what to change if the count is unexpectedly large; empty if nothing needs to be changed.
     """
 
@@ -22,7 +27,8 @@ CAUSES = {
     "accepted": Cause("updates that were added to a sum"),
     "clipped": Cause("accepted updates that the server had to clip", "check that these clients run participation_mod"),
     "not-finite": Cause(
-        "updates with NaN or infinity, which count as zero", "read the client's log: its ClientApp raised an error"
+        "updates with NaN or infinity, which count as zero",
+        "read the client's log: its ClientApp may have raised an error",
     ),
     "too-large": Cause("updates with an entry above zero_above, which count as zero"),
     "silent": Cause(
@@ -64,7 +70,7 @@ CAUSES = {
     "failed attempts": Cause("attempts without a release, because too few clients took part"),
 }
 
-# Clients that had a place in the release, but contributed no update. With dropouts="replace", "silent" is not counted.
+# Clients that were asked to train, but contributed no update. With dropouts="replace", silent clients are not counted.
 DROPPED_OUT = ("silent", "failed", "not-finite", "too-large", "malformed", "other-release", "other-name", "false-claim")
 
 

@@ -54,15 +54,15 @@ class FederatedReport:
         achieved: achieved participation; None before the first release.
         clients: number of different clients that took part.
         dropouts: rule for clients that failed or did not reply, "zero" or "replace" (see `DPFTRL`).
-        guarantee: epsilon for one client. None before the first release, for a simulation with scaled noise, and if
-            the directory was restored from an older copy.
+        guarantee: epsilon for one client. None before the first release, for a simulation that scales the noise to a
+            small number of clients, and if the directory was restored from an older copy.
         zcdp: zCDP parameter rho for one client, with ideal Gaussian noise. None if `guarantee` is None.
         group: epsilon for all devices of one user together; None if not requested.
         participations: for each number of participations, the number of clients that took part that many times.
-        gaps: for each distance between two participations of the same client, how often it occurred.
+        gaps: for each distance, in releases, between two consecutive participations of a client, how often it occurred.
         releases: for each release, the number of clients that took part and the counts of replies.
-        exact: True if noise and sums were exact integers on a lattice.
-        no_lattice: reason why the run has no lattice; empty if it has one, or if it did not record the reason.
+        exact: True if noise and sums were exact integers on a grid, called the lattice.
+        no_lattice: reason why the run has no lattice; empty if the run has a lattice or did not record the reason.
         counts: number of replies of each kind, such as "accepted" and "failed". The numbers depend on the clients'
             data, and the guarantee does not cover them, so do not publish them.
         remarks: further sentences that a reader of the report must know.
@@ -192,7 +192,7 @@ def _remarks(
     group: Bound | None,
     devices: int | None,
 ) -> list[str]:
-    # Drop the remark that the run draws no batches. Here, the server checks at every reply who takes part.
+    # Drop the remark that nobody checked who participated. In a federated run, the server checks this at every reply.
     history, settings = record.history, record.history.settings
     remarks = [text for text in run.remarks if text != NO_BATCHES]
     if guarantee is not None and run.guarantee is not None:
@@ -213,7 +213,8 @@ def _remarks(
         )
     if settings["identity"] == "pseudonym":
         remarks.append(
-            "Clients are identified by a pseudonym on their disk. A client that loses it counts as a new client."
+            "Clients are identified by a pseudonym on their disk. A client that loses its pseudonym counts as a new "
+            "client."
         )
     else:
         remarks.append(
@@ -234,14 +235,14 @@ def _remarks(
         )
     if history.forgotten is not None:
         remarks.append(
-            f"The directory was restored from an older copy: a client received a task for release {history.forgotten} "
-            "that is not in the ledger. Later releases are not recorded here, and noise may have been used twice. No "
-            "guarantee can be stated."
+            f"The directory was restored from an older copy: a client received a task for release {history.forgotten}, "
+            "and this task is not in the ledger. Releases made after the copy are not recorded here, and the same "
+            "noise may have been used twice. No guarantee can be stated."
         )
     if record.torn:
         remarks.append(
-            f"The ledgers end in {record.torn} bytes that are not authentic. They come from a crash or from a write in "
-            "progress. Nothing that was sent relies on these bytes."
+            f"The ledgers end in {record.torn} bytes that are not authentic. These bytes come from a crash or from a "
+            "write in progress. Nothing that was sent relies on them."
         )
     if group is not None:
         remarks.append(

@@ -1,4 +1,4 @@
-"""State of a federated run, read from the server's private ledger: which clients took part in which release."""
+"""State of a federated run, read from the private part of the clients' ledger: who took part in which release."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from antiphase._federated.participants import Participants
 from antiphase._ledger import Entry
 
 Dropouts = Literal["zero", "replace"]
-NO_LATTICE = "no_lattice"  # setting with the reason why a run has no lattice; older versions did not record it
+# Name of the setting that says why a run has no lattice, that is, why its sums and noise are not exact integers on a
+# grid. Older versions did not record this setting.
+NO_LATTICE = "no_lattice"
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,17 @@ class FederatedHistory:
     """The state of a federated run after all entries of the clients' ledger so far.
 
     **Guarantee**: `apply` raises `Corrupted` for an entry that cannot follow the entries before it. Examples are a
-    release that is not the next one, a client that takes part twice in a release, and participants that are not the
-    fixed cohort.
+    release that is not the next one, a client that takes part twice in a release, and participants that differ from the
+    cohort. The cohort is the set of clients that the server chose for a release before any of them trained.
 
     Args:
         settings: settings that the run was started with; empty before the first entry.
         participants: who took part, and when.
         releases: one record for each release.
-        nonces: for each release, the nonce of its rollback token (see `rollback_tokens.py`).
-        cohort: names of the clients with a place in the next release; None until the cohort is fixed.
-        nodes: ids of the nodes from which the cohort checked in.
+        nonces: for each release, the nonce (the random part) of its rollback token. The server sends this token with
+            every task of the release (see `rollback_tokens.py`).
+        cohort: names of the clients in the cohort of the next release; None until the server has chosen them.
+        nodes: Flower's ids of the nodes from which these clients answered.
         totals: number of replies of each kind in the whole run.
         forgotten: release for which a client returned an authentic rollback token that is not in the ledger; None if
             no client has returned such a token.
@@ -83,7 +86,7 @@ class FederatedHistory:
                 self.cohort, self.nodes = None, []
                 self.releases.append(ReleaseRecord(len(clients), dict(entry["counts"])))
                 self.totals.update(entry["counts"])
-            case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
+            case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (  # a rollback token
                 self.settings and release == self.participants.releases and release not in self.nonces
             ):
                 self.nonces[release] = nonce
@@ -94,7 +97,7 @@ class FederatedHistory:
                 and len(set(clients)) == len(clients)
             ):
                 self.cohort, self.nodes = clients, nodes
-            case {"kind": "state code"} if self.settings and not self.needs_code:
+            case {"kind": "state code"} if self.settings and not self.needs_code:  # from now on, files need a code
                 self.needs_code = True
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release

@@ -31,7 +31,7 @@ class Participants:
     """Records, for each client, the last release that it took part in and its number of participations.
 
     A client takes part in a release if its update enters the release, even if the server sets the update to zero. With
-    dropouts="zero", a client with a place takes part even if it sends nothing.
+    dropouts="zero", a client that the server chose for the release takes part even if it sends nothing.
 
     >>> record = Participants()
     >>> for clients in (["a", "b"], ["c"], ["a"]):
@@ -48,7 +48,7 @@ class Participants:
         self._last: dict[str, int] = {}
         self._count: dict[str, int] = {}
         self.releases = 0
-        self.gaps: Counter[int] = Counter()  # how often each distance between two participations of a client occurred
+        self.gaps: Counter[int] = Counter()  # how often each distance between a client's successive releases occurred
 
     def add_release(self, clients: Sequence[str]) -> None:
         """Record the next release and the clients that took part in it."""

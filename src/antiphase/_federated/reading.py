@@ -24,15 +24,18 @@ SECRET = "secret"
 @final
 @dataclass(frozen=True)
 class FederatedRecord:
-    """The contents of the directory of a federated server, checked against its ledgers and its state file.
+    """The contents of the directory of a federated server, after they were checked.
+
+    The directory has a state file and two ledgers. The run's ledger, in run/, records each release as a step of the
+    run. The clients' ledger, in clients/, records who took part.
 
     Args:
         run: the underlying run, up to the last release.
         history: who took part, up to the last release.
         releases: number of releases made.
         entries: number of entries in the clients' ledger.
-        torn: number of bytes after the last authentic entries of all ledgers. These bytes come from a crash or from a
-            write in progress. Nothing that was sent relies on them.
+        torn: number of bytes after the last authentic entry, summed over all ledger files. These bytes come from a
+            crash or from a write in progress. Nothing that was sent relies on them.
         unrecorded: True if the last release is in the state file, but not yet in both ledgers.
     """
 
@@ -88,8 +91,8 @@ def read_federated(directory: Path, secret: Secret | None = None) -> FederatedRe
 def rolled_back(release: int) -> Corrupted:
     """Return the error for a directory that was restored from an older copy."""
     return Corrupted(
-        f"A client received a task of this run for release {release} that is not in the ledger: the directory was "
-        "restored from an older copy. Continuing would release a step twice, with the same noise in two outputs.",
+        f"A client received a task of this run for release {release}, and this task is not in the ledger: the "
+        "directory was restored from an older copy. Continuing would make a release twice, with the same noise.",
         hint="start a new run in another directory and compose the guarantees of the two runs; the newest copy of this "
         "directory shows how many releases this run has made",
     )
@@ -121,7 +124,8 @@ def _checked(
     committed, recorded = run.history.committed, history.participants.releases
     if (state.release - committed, state.release - recorded) not in ((0, 0), (1, 1), (1, 0)) or not history.settings:
         raise Corrupted(
-            f"The state file has {state.release} releases, but the ledgers have {committed} and {recorded}.",
+            f"The state file has {state.release} releases, but the ledger in run/ has {committed} and the ledger "
+            f"in clients/ has {recorded}.",
             hint="restore the whole directory from one copy",
         )
     check_authentic(
@@ -139,7 +143,7 @@ def _checked(
         run = run.completed(state.release, f"{RELEASE} {state.release - 1}")
     if run.history.rewinds or [p.steps for p in run.history.publications] != list(range(1, state.release + 1)):
         raise Corrupted(
-            "The run's ledger does not publish every release once, in order.",
+            "The run's ledger does not have exactly one publication for each release, in order.",
             hint="something other than DPFTRL has used the run; restore the whole directory from one copy",
         )
     _check_rules(run, history)
@@ -147,14 +151,14 @@ def _checked(
 
 
 def _check_rules(run: RunRecord, history: FederatedHistory) -> None:
-    """Raise `Corrupted` if the record breaks the participation that the server enforces."""
+    """Raise `Corrupted` if clients took part more often than the server allows, or at smaller distances."""
     achieved, steps = history.participants.achieved, run.plan.steps
     allowed = run.plan.mechanism.participation.worst_case
     separation, limit = allowed.spacing(steps), allowed.largest_count(steps)
     if (achieved.separation or separation) < separation or achieved.participations > limit:
         raise Corrupted(
-            f"The record breaks the rules of the run: a client took part {achieved.participations} times, or again "
-            f"after {achieved.separation} releases. Clients may take part at most {limit} times, and at least "
-            f"{separation} releases apart.",
+            f"The clients' ledger breaks the rules of the run: a client took part {achieved.participations} times, and "
+            f"a client took part again after {achieved.separation} releases. Clients may take part at most {limit} "
+            f"times, and at least {separation} releases apart.",
             hint="report this as a bug; until it is fixed, use the guarantee of the achieved participation only",
         )

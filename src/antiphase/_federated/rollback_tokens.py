@@ -25,7 +25,7 @@ class RollbackTokens:
     """Makes and checks the rollback tokens of a run.
 
     **Guarantee**: `verdict` returns "forgotten" only for tokens made with the run's secret. If the directory is intact,
-    the ledger has all these tokens, so no client can stop the server.
+    the ledger has all tokens made with the secret. Then no client can cause this verdict, which stops the server.
 
     Args:
         secret: secret of the run.

@@ -1,10 +1,10 @@
 """Reads and writes the server's state file: model, optimizer state, release index and participants.
 
 A release is made by one atomic rename that replaces the file. Before the rename, the release does not exist. After the
-rename, exactly this model is broadcast, however often the server is killed. A restarted server completes the ledgers
-from the file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content.
-The key of this code is derived from the run's secret. After every release, the run's ledger also has a digest of the
-content.
+rename, exactly the model in the file is broadcast, however often the server is killed. If the server is killed before
+the ledgers have recorded the release, a restarted server completes them from the file, so the file must be authentic.
+The .npz archive therefore contains an authentication code of its content. The key of this code is derived from the
+run's secret. After every release, the run's ledger also has a digest of the content.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def check_authentic(
     """Raise `Corrupted` if a state file was not written by this run.
 
     A file without an authentication code was written by version 0.1.0, or someone has removed the code. Such a file is
-    accepted only if no file of this run has had a code, and if the run's ledger has a digest of exactly this state. The
-    state before the first release needs no digest, because its model is public and no client has taken part.
+    accepted only if no earlier file of this run had a code, and if the run's ledger has a digest of exactly this state.
+    The state before the first release needs no digest, because its model is public and no client has taken part.
 
     Args:
         state: state that was read.

@@ -18,6 +18,7 @@ from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, repr
 STEPS, DELTA = 1024, 1e-6
 EPSILONS = tuple(2.0**i for i in range(-5, 5))
 EPOCHS = tuple(1 << i for i in range(11))
+# The printed numbers of bands, with one row for each of EPSILONS and one column for each of EPOCHS.
 TABLE_3 = (
     (2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
     (4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
@@ -36,7 +37,7 @@ TABLE_3 = (
     "bandmf-amplified-table-3", "Optimal number of bands for 10 epsilons and 11 numbers of epochs", sizes=True
 )
 def table_3(full: bool) -> Iterator[Row]:
-    """1024 steps, delta = 1e-6. `--full` optimises every column of C. Without it, C is the best Toeplitz matrix."""
+    """1024 steps, delta = 1e-6. C is Toeplitz, up to column scaling. With `--full`, this holds only for 512 bands."""
     near = 0
     for epsilon, row in zip(EPSILONS, TABLE_3, strict=True):
         for epochs, printed_bands in zip(EPOCHS, row, strict=True):
@@ -57,9 +58,10 @@ def table_3(full: bool) -> Iterator[Row]:
 
 @cache
 def rmse_by_bands(epsilon: float, epochs: int, exact: bool) -> dict[int, float]:
-    """Return a dict from the number of bands to the rms error of prefix sums of mean gradients.
+    """Return the rms error of prefix sums of mean gradients, as a dict with the number of bands as key.
 
-    With a fixed number of examples, more epochs mean larger batches, so the error is divided by the number of epochs.
+    The numbers of examples and steps are fixed, so the batch size is proportional to the number of epochs. The error of
+    the mean is therefore, up to a constant factor, the error of the sum divided by the number of epochs.
     """
     return {
         b: noise(epsilon, DELTA, STEPS, epochs, b) * error(STEPS, b, exact) / epochs for b in powers(STEPS // epochs)
@@ -74,7 +76,7 @@ def dense_loss(epochs: int) -> float:
 
 
 def multi_epoch(epsilon: float, epochs: int) -> float:
-    """Return the error of multi-epoch matrix factorization without amplification."""
+    """Return the rms error, as in `rmse_by_bands`, of multi-epoch matrix factorization without amplification."""
     return noise(epsilon, DELTA, 1, 1, 1) * dense_loss(epochs) / epochs
 
 

@@ -15,7 +15,7 @@ from antiphase.strategies import Strategy, Tree
 
 
 def _factorizations() -> Iterator[tuple[str, Strategy]]:
-    """Yield the names and strategies of Figure 8, n = 64."""
+    """Yield the names and strategies of Figure 8, n = 64. "EN" means that the columns of C have equal norms."""
     single = ap.SingleParticipation()
     yield "single-epoch", ap.optimize("dense", steps=64, participation=single).strategy
     for k in (8, 4):
@@ -80,7 +80,7 @@ def figure_9(full: bool) -> Iterator[Row | Picture]:
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 16.0)
 QUICK_BANDS = (1, 2, 4, 8, 16, 32, 64, 100)
 FULL_BANDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 100)
-PRINTED_OPTIMUM = 6.53e5  # lower bound in Table 1 of the multi-epoch paper, used without --full
+PRINTED_OPTIMUM = 6.53e5  # lower bound on the total squared loss (multi-epoch paper, Table 1), used without --full
 
 
 @reproduction(

@@ -16,15 +16,15 @@ STEPS, EPOCHS = 2052, ap.FixedEpochs(6, 342)
 SEPARATED, SINGLE = ap.MinSeparation(342), ap.SingleParticipation()
 RATE = 1000 / 342_477
 # Sensitivity for 6 participations if the columns of C have norm 1 and the 6 columns of an example are orthogonal. The
-# paper divides C by this number, so that its sensitivity for 6 epochs of 342 steps is 1.
+# paper divides C by this number, so that C has sensitivity 1 for 6 epochs of 342 steps.
 SENSITIVITY = math.sqrt(6.0)
 # Rms loss of the best dense C, from tests/optimize/test_dense.py. With `full`, the loss is computed instead.
 OPTIMUM = 8.15
 
 TREE_AGG = ("0.32", "1.00", "1.53", "1.53")
-# Each row has the name, the number of bands, and True if the columns of C have equal norms. Then it has four values
-# that the paper prints: the sensitivity for k = 1 and under minimum separation, and the errors (A) and (B). TREE_AGG
-# has the same four values. Error (A) is for 6 epochs of 342 steps, error (B) for minimum separation.
+# Columns: name, number of bands, True if the columns of C have equal norms, and four values that the paper prints. The
+# four values are the sensitivity for k = 1, the sensitivity under minimum separation, error (A) for 6 epochs of 342
+# steps, and error (B) for minimum separation. TREE_AGG above has these four values for the tree.
 TABLE_2 = (
     ("DP-SGD", 1, True, "0.41", "1.00", "9.63", "9.63"),
     ("MF, 128 bands", 128, False, "0.52", "1.04", "1.23", "1.29"),
@@ -86,7 +86,7 @@ PLAIN = ("4.22468", "2.23048", "1.19352", "0.65294", "0.36861")
 MULTI_EPOCH = ("4.76079", "2.51352", "1.34498", "0.73579", "0.41539")
 
 
-@reproduction("bandmf-amplified-table-4", "Noise multipliers without amplification, 342-min-sep", sizes=True)
+@reproduction("bandmf-amplified-table-4", "Noise multipliers without amplification, minimum separation 342", sizes=True)
 def table_4(full: bool) -> Iterator[Row]:
     """Multi-epoch MF needs the dense optimum, so it is included only with `--full`."""
     apart = ap.sensitivity(dense(True).strategy, SEPARATED).value if full else None
@@ -125,7 +125,7 @@ def table_5(full: bool) -> Iterator[Row]:
 
 
 def _at(noise: str, bands: int) -> str:
-    """Return a note that explains why the last digits differ. It states the epsilon at the printed noise."""
+    """Return a note that explains why the last digits differ. The note states the epsilon at the printed noise."""
     rounds = Identity(-(-STEPS // bands))
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(RATE * bands), float(noise) * SENSITIVITY), 1e-6)
     return f"at the printed noise, epsilon is at most {rounded_up(bound.value)}: the paper's accountant rounded up more"

@@ -23,7 +23,7 @@ SEPARATIONS = (100, 200, 300, 350, 380, 390, 400, 450, 500, 600, 700, 800, 900, 
 
 @cache
 def blt(count: int, objective: Objective, buffers: int = 3, separation: int = 400, steps: int = STEPS) -> Strategy:
-    """Return a BLT optimised for a separation and a number of participations."""
+    """Return a BLT optimised for a minimum separation and `count` participations."""
     participation = ap.MinSeparation(separation, count)
     return ap.optimize(
         "blt",
@@ -43,7 +43,10 @@ def banded(bands: int, steps: int = STEPS) -> Strategy:
 
 
 def losses(strategy: Strategy, count: int, objective: str, separations: tuple[int, ...] = SEPARATIONS) -> Array:
-    """Return the loss of a strategy for each actual separation, with `count` participations."""
+    """Return the loss of a strategy for each of `separations`, with `count` participations.
+
+    The strategy may be optimised for a different separation.
+    """
     error = ap.error(strategy, ap.PrefixSum())
     size = error.rms if objective == "rms" else error.max
     return np.array([size * ap.sensitivity(strategy, ap.MinSeparation(b, count)).value for b in separations])
@@ -232,7 +235,7 @@ def _loss_after(strategy: Strategy, steps: int) -> float:
 
 @reproduction("blt-dp-ftrl-figure-7", "BLT against banded Toeplitz strategies, 5 participations")
 def figure_7(full: bool) -> Iterator[Row | Picture]:
-    """2000 steps, optimised for separation 400. BandFHU is the matrix square root truncated to 400 coefficients."""
+    """2000 steps, planned separation 400. BandFHU is the square root of the prefix-sum matrix, cut to 400 bands."""
     toeplitz = ap.optimize("toeplitz", steps=STEPS, participation=ap.MinSeparation(400, 5), bands=400).strategy
     mechanisms = {
         "BLT, 3 buffers": blt(5, "rms"),

@@ -140,9 +140,9 @@ def table_4(full: bool) -> Iterator[Row]:
 
 
 def _closed_inverse(strategy: BLT, n: int) -> Array:
-    """Return the first n coefficients of C^-1.
+    """Return the first n coefficients of C^-1, that is, the entries of its first column.
 
-    They are computed from the eigenvalues of diag(decay) - 1 scale^T, the state matrix of C^-1.
+    The coefficients are computed from the eigenvalues of diag(decay) - 1 scale^T, the state matrix of C^-1.
     """
     M = np.diag(strategy.decay) - strategy.scale
     decays, V = np.linalg.eig(M)

@@ -70,7 +70,7 @@ def row(result: Result) -> str:
 
 
 def page(entries: dict[str, Entry]) -> Iterator[str]:
-    """Yield the parts of the page, ordered by paper."""
+    """Yield the parts of the page. `entries` maps the name of each reproduction to its row and section."""
     found = {name: entries[name] for name in known() if name in entries}
     yield INTRODUCTION
     yield "| name | agree | of | size | seconds |"

@@ -14,6 +14,7 @@ from antiphase._report import Chart, series, thinned
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, printed, reproduction
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
+# How often a shorter strategy is repeated, and for each of these numbers, the losses that the paper prints.
 STAMPS = (1, 2, 5, 10, 20)
 TREE_ONLINE = ("5.8e6", "3.3e6", "2.1e6", "2.0e6", "2.1e6")
 TREE_FULL = ("2.4e6", "1.6e6", "1.2e6", "1.4e6", "1.8e6")
@@ -65,18 +66,18 @@ def _certificate() -> Iterator[Row]:
 
 @cache
 def dense_solution(epochs: int, steps: int) -> ap.Solution:
-    """Return the optimal dense factorization. The result is cached."""
+    """Return the best dense strategy and its loss for epochs of 100 steps; single participation if `epochs` is 1."""
     participation = ap.FixedEpochs(epochs, 100) if epochs > 1 else ap.SingleParticipation()
     return ap.optimize("dense", steps=steps, participation=participation, tolerance=1e-5 if epochs == 1 else 1e-3)
 
 
 def dense(epochs: int, steps: int) -> Strategy:
-    """Return the strategy of the optimal dense factorization."""
+    """Return the strategy of `dense_solution`."""
     return dense_solution(epochs, steps).strategy
 
 
 def stamped(base: Strategy, repeats: int) -> Strategy:
-    """Return the base strategy repeated `repeats` times."""
+    """Return a strategy that applies `base` to each of `repeats` blocks of steps."""
     return Stamped(base, repeats) if repeats > 1 else base
 
 
@@ -88,7 +89,8 @@ def squared_loss(strategy: Strategy) -> float:
 def spectral_square(base: Fourier, repeats: int) -> float:
     """Return the spectral bound of Thm 2.1 on sens^2: k max_pi lambda_max(X[pi, pi]).
 
-    Here X = C^T C, k = 20 is the number of participations, and pi runs over all participation patterns.
+    Here X = C^T C, k = 20 is the number of participations, and pi runs over all participation patterns. A pattern is
+    the set of the 20 steps in which one example takes part.
     """
     g, block, largest = base.gram_column(), base.steps, 0.0
     for first in range(100):
@@ -119,8 +121,8 @@ def _noise(strategy: Strategy, participation: ap.SingleParticipation | ap.Poisso
     return ap.calibrate(strategy, participation, ap.Budget(to, 1e-6)).mechanism.noise_std
 
 
-# Columns: workload, constraint, equation, and the printed smallest entry of X, smallest entry of X for two steps of one
-# participation pattern, and error.
+# Columns: workload, constraint, equation, and three values that the paper prints. The three values are the smallest
+# entry of X, the smallest entry X[i, j] for different steps i, j of one participation pattern, and the error.
 TABLE_6 = (
     ("prefix-sum", "scalar", "Eq. 34", "0.000", "0.000", "6.461"),
     ("prefix-sum", "pattern", "Eq. 36", "0.000", "0.000", "6.461"),
@@ -146,7 +148,7 @@ def table_6(full: bool) -> Iterator[Row]:
         what = f"{workload}, {equation}"
         yield printed(f"{what}: smallest entry of X", smallest, float(X.min()), TOLERANCE)
         yield printed(f"{what}: smallest entry within a pattern", within, float(pairs.min()), TOLERANCE)
-        # C has sensitivity 1: to scalar contributions in Eq. 34, and to vectors in Eqs. 35 and 36.
+        # C has sensitivity 1: in Eq. 34, for scalar contributions of an example; in Eqs. 35 and 36, for vectors.
         yield printed(f"{what}: error", error, float(np.linalg.norm(A.matrix(6) @ np.linalg.inv(C))), TOLERANCE)
 
 
@@ -251,7 +253,7 @@ def figure_6(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-14", "Error of the FFT mechanism against the lower bound of all factorizations")
 def figure_14(full: bool) -> Iterator[Row | Picture]:
-    """Single participation, rho = 1/2. The chart compares Algorithm 1 with its analytic bound and the lower bound."""
+    """Single participation, rho = 1/2. The chart compares Algorithm 1 (FFT) with its bound and the lower bound."""
     sizes = [2**i for i in range(4, 13)]
     ours, analytic, least = [], [], []
     for n in sizes:

@@ -1,6 +1,6 @@
 """Reproductions of Choquette-Choo et al. 2025 (near-exact amplification): Figures 2, 3, 5, 24 to 26, 28 and 29.
 
-Our accounting is certified Monte Carlo.
+Our accounting is certified Monte Carlo: from random samples, it derives upper bounds on epsilon, not only estimates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COARSE = MonteCarlo(slack=0.2)  # requires about 1 % more noise than the finest 
 
 @cache
 def bins_noise(epsilon: float, steps: int, epochs: int, bands: int, sampling: MonteCarlo = COARSE) -> float:
-    """Return the noise standard deviation for columns of norm 1 under balls-in-bins."""
+    """Return the noise standard deviation for balls-in-bins sampling and columns of norm 1."""
     found = ap.calibrate(
         strategy(steps, bands, False),
         ap.BallsInBins(epochs, steps // epochs),
@@ -44,9 +44,9 @@ def bins_noise(epsilon: float, steps: int, epochs: int, bands: int, sampling: Mo
 
 
 def plain_noise(epsilon: float, epochs: int) -> float:
-    """Return the noise standard deviation for orthogonal columns of norm 1, without amplification.
+    """Return the noise standard deviation without amplification, if every example takes part once per epoch.
 
-    Every example takes part once per epoch.
+    The columns of C must have norm 1, and the columns for the steps of one example must be orthogonal.
     """
     return noise(epsilon, DELTA, epochs, epochs, 1)
 
@@ -174,6 +174,7 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
 
 
 CIFAR = ap.FixedEpochs(20, 100)
+# Values of epsilon, and for each of them, the printed noise multipliers. POISSON and BINS also have the printed bands.
 TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 POISSON = (("1.018", 2), ("0.778", 4), ("0.606", 8), ("0.481", 16), ("0.388", 32))
 BINS = (("2.829", 16), ("2.071", 32), ("1.455", 64), ("0.802", 64), ("0.470", 64))
@@ -183,7 +184,7 @@ TOEPLITZ = ("2.003", "1.182", "0.864", "0.639", "0.445")
 
 @reproduction("near-exact-amplification-figure-28", "Noise multipliers of the CIFAR-10 experiments", sizes=True)
 def figure_28(full: bool) -> Iterator[Row | Picture]:
-    """2000 steps, 20 epochs, C scaled to sensitivity 1. Without `--full`, balls-in-bins is only for epsilon 1."""
+    """2000 steps, 20 epochs, C scaled to sensitivity 1. Without `--full`, balls-in-bins has only one row."""
     for target, (value, bands) in zip(TARGETS, POISSON, strict=True):
         found = noise(target, DELTA, 2000, 20, bands) / math.sqrt(20)
         yield printed(f"BandMF + Poisson, {bands} bands, epsilon {target:g}", value, found, _at(value, bands))
@@ -205,7 +206,7 @@ SEARCH = "a different search finds a different matrix, and noise multipliers of 
 
 
 def _at(value: str, bands: int) -> str:
-    """Return a note that explains why the last digit differs. It states the epsilon at the printed noise."""
+    """Return a note that explains why the last digit differs. The note states the epsilon at the printed noise."""
     rounds, rate = ap.strategies.Identity(-(-2000 // bands)), bands / 100
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(rate), float(value) * math.sqrt(20)), DELTA)
     return (
@@ -280,7 +281,7 @@ def figure_3b(full: bool) -> Iterator[Row | Picture]:
 
 
 CERTIFIED_NOTE = "our noise is a certified bound, about 1 % above an estimate"
-# Iterations per epoch, epochs, and the paper's seconds with 131,072 samples.
+# Columns: iterations per epoch, epochs, and the paper's seconds with 131,072 samples.
 SECONDS = (
     (32, 16, 376.88),
     (32, 32, 384.44),

@@ -14,6 +14,7 @@ from antiphase._reproduce.banded_noise import error, noise, powers
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, printed, reproduction, timed
 
 SINGLE = ap.SingleParticipation()
+# The printed entries of Example B.1: the main diagonal, and the two diagonals below it.
 DIAGONALS = (
     ("0.740", "0.822", "0.876", "0.821", "0.855", "0.882", "0.892", "0.936", "1.000"),
     ("0.500", "0.492", "0.395", "0.462", "0.442", "0.403", "0.409", "0.353"),
@@ -33,7 +34,10 @@ def example_b1(full: bool) -> Iterator[Row]:
 
 
 def _losses(n: int, bands: int) -> tuple[float, float, float]:
-    """Return the rms losses of the best banded, Toeplitz and column-normalised Toeplitz strategies."""
+    """Return the rms losses of the best banded, Toeplitz and column-normalised Toeplitz strategies.
+
+    A strategy is column-normalised if its columns are scaled to norm 1.
+    """
     if bands == 1:
         return (ap.loss(ap.strategies.Identity(n), ap.PrefixSum(), SINGLE),) * 3
     find = {"steps": n, "participation": SINGLE, "bands": bands}
@@ -135,9 +139,10 @@ DELTA = 1e-8
 
 @cache
 def rmse(epsilon: float, steps: int, epochs: int) -> dict[int, float]:
-    """Return a dict from the number of bands to the rms error of the best column-normalised Toeplitz C.
+    """Return the rms error of the best column-normalised Toeplitz C, as a dict with the number of bands as key.
 
-    With a fixed number of examples, more epochs mean larger batches, so the error is divided by the number of epochs.
+    The numbers of examples and steps are fixed, so the batch size is proportional to the number of epochs. The error of
+    the mean is therefore, up to a constant factor, the error of the sum divided by the number of epochs.
     """
     bands = powers(steps // epochs)
     return {b: noise(epsilon, DELTA, steps, epochs, b) * error(steps, b, False) / epochs for b in bands}

@@ -1,8 +1,9 @@
-"""TreeAgg (binary-tree noise) as the papers evaluate it: only nodes that the run completes, and the optimal decoder.
+"""TreeAgg (binary-tree noise) as the papers evaluate it: with complete nodes only, and with the optimal decoder.
 
-If the number of steps n is not a power of two, these nodes form several complete trees, and the strategy matrix C is
-block diagonal. For n = 2052, the trees have 2048 and 4 leaves. `strategies.Tree` also includes the nodes that are
-incomplete at the end of the run, so its sensitivity is larger.
+The leaves of the tree are steps. A node is complete if the run reaches all leaves below it. If the number of steps n is
+not a power of two, the complete nodes form several complete trees, and the strategy matrix C is block diagonal. For
+n = 2052, the trees have 2048 and 4 leaves. `strategies.Tree` also includes the nodes that are incomplete at the end of
+the run, so its sensitivity is larger.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class TreeAggregation:
 
     @property
     def single_sensitivity(self) -> float:
-        """Sensitivity for a single participation, which is the sensitivity of the largest tree."""
+        """Sensitivity for a single participation, which is that of the largest tree."""
         return float(np.sqrt(self._sizes[0].bit_length()))
 
     def earliest_sensitivity(self, count: int, separation: int) -> float:
@@ -66,5 +67,5 @@ class TreeAggregation:
         return float(np.sqrt(total))
 
     def separated_sensitivity(self, separation: int) -> float:
-        """Return the sensitivity of the largest tree under minimum separation, for the exact worst pattern."""
+        """Return the exact sensitivity of the largest tree under minimum separation."""
         return ap.sensitivity(Tree(self._sizes[0]), ap.MinSeparation(separation)).value
