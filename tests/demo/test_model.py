@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import antiphase as ap
+from antiphase._demo.comparison import compare
 from antiphase._demo.confidence_interval import difference, mean
 from antiphase._demo.digits import Digits, accuracy, clipped_sum, load_digits, zero_model
 
@@ -61,3 +63,13 @@ def test_intervals_hold_as_often_as_they_say():
     assert abs(np.mean(inside) - 0.95) < 0.02
     apart = [abs(difference(d[0], d[1]).value) <= difference(d[0], d[1]).margin for d in draws]
     assert 0.93 < np.mean(apart) < 0.98
+
+
+def test_an_interval_needs_two_runs(tmp_path):
+    with pytest.raises(
+        ap.InvalidArgument, match=r"The 'values' parameter of mean must be at least two numbers. Got \[0.5\]"
+    ):
+        mean([0.5])
+    with pytest.raises(ap.InvalidArgument, match=r"The 'seeds' parameter of compare must be at least 2. Got 1"):
+        compare(tmp_path, seeds=1)
+    assert not list(tmp_path.iterdir())

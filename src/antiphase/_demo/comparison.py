@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphase._accounting import Budget
-from antiphase._check import positive_integer
+from antiphase._check import invalid, positive_integer
 from antiphase._demo.confidence_interval import Interval, difference, mean
 from antiphase._demo.digits import Digits, load_digits
 from antiphase._demo.training import schedule, train, train_without_privacy
@@ -124,7 +124,8 @@ def compare(directory: Path, seeds: int = SEEDS, progress: Progress | None = Non
         seeds: number of runs per mechanism, at least 2.
         progress: called as progress(description, fraction done).
     """
-    positive_integer("compare", "seeds", seeds - 1, "an interval needs at least two runs")
+    if positive_integer("compare", "seeds", seeds) < 2:
+        raise invalid("compare", "seeds", "at least 2", seeds, "an interval needs at least two runs")
     report = progress or (lambda description, fraction: None)
     data = load_digits()
     problem = demo_problem(len(data[0]), BATCH_SIZE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphase._check import positive_integer
+from antiphase._check import invalid
 
 CONFIDENCE = 0.95
 
@@ -53,8 +53,11 @@ def _interval(value: float, squared_error: float, degrees_of_freedom: float) -> 
 
 def _squared_error(values: Sequence[float]) -> float:
     """Return the squared standard error of the mean."""
-    return float(np.var(values, ddof=1)) / _count(values)
+    count = _count(values)
+    return float(np.var(values, ddof=1)) / count
 
 
 def _count(values: Sequence[float]) -> int:
-    return 1 + positive_integer("mean", "values", len(values) - 1, "an interval needs at least two runs")
+    if len(values) < 2:
+        raise invalid("mean", "values", "at least two numbers", list(values), "an interval needs at least two runs")
+    return len(values)
