@@ -154,3 +154,13 @@ def test_python_files_that_are_named_exist(page, tmp_path):
 def test_images_and_pages_that_are_linked_exist(page):
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_no_file_has_two_versions_of_a_passage():
+    """Lines that Git leaves where two versions conflict."""
+    markers = re.compile(r"^(<{7} |>{7} |={7}$)", re.MULTILINE)
+    files = [path for kind in ("md", "py", "html", "js", "css", "toml", "yml") for path in ROOT.glob(f"*.{kind}")]
+    for folder in ("src", "docs", "tests", "benchmarks", "examples", ".ci", ".github"):
+        files += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".md", ".py", ".html", ".js", ".css", ".yml"}]
+    assert len(files) > 700
+    assert [path for path in files if markers.search(path.read_text(encoding="utf-8"))] == []

@@ -130,7 +130,7 @@ class _CurvaturePairs:
         self._next = 0
 
     def add(self, x: Array, x_new: Array, g: Array, g_new: Array) -> None:
-        """Compute a new pair and store it if its curvature is positive. If there is no room, it replaces the oldest."""
+        """Compute a new pair and store it if its curvature is positive. If there is no room, the oldest pair is lost."""
         s, y = self._s[self._next], self._y[self._next]
         np.subtract(x_new, x, out=s)
         np.subtract(g_new, g, out=y)
@@ -139,6 +139,8 @@ class _CurvaturePairs:
             self._curvature[self._next] = curvature
             self._next = (self._next + 1) % self._capacity
             self.count = min(self.count + 1, self._capacity)
+        else:
+            self.count = min(self.count, self._capacity - 1)  # if there was no room, the oldest pair is overwritten
 
     def direction(self, g: Array) -> Array:
         """Return minus the approximate inverse Hessian times g, by the two-loop recursion."""
