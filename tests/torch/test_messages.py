@@ -340,6 +340,32 @@ def test_layers_that_opacus_cannot_train_are_named_with_the_remedy(tmp_path):
         private(tmp_path / "run", plan_for(), module)
 
 
+class ScaledEmbedding(nn.Embedding):
+    """An embedding with a constant buffer, as in Gemma."""
+
+    def __init__(self):
+        super().__init__(5, 6)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_trained_layer_with_a_buffer_is_named(tmp_path, mode):
+    module = nn.Sequential(ScaledEmbedding(), nn.Flatten(), nn.Linear(12, 3))
+    words = r"Layer '0' \(ScaledEmbedding\) has both trainable parameters and buffers \('scale'\)"
+    with pytest.raises(ap.InvalidArgument, match=words):
+        private(tmp_path / "run", plan_for(), module, grad_sample_mode=mode)
+    module[0].weight.requires_grad_(False)
+    tokens = TensorDataset(torch.randint(0, 5, (40, 2)), torch.arange(40) % 3)
+    engine, module, optimizer, criterion, batches = ready(tmp_path / "other", module, mode, dataset=tokens)
+    x, y = next(batches)
+    criterion(module(x), y).backward()
+    optimizer.step()
+    engine.close()
+
+
 class Block(nn.Module):
     """A block of torchvision's ResNet: in-place activations, and an in-place residual."""
 

@@ -10,6 +10,7 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
 from opacus.grad_sample import AbstractGradSampleModule
 from opacus.grad_sample.utils import prepare_module
+from opacus.utils.module_utils import trainable_modules
 from opacus.validators import ModuleValidator
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -40,6 +41,8 @@ def wrap_module(
     _check_unhooked(module)
     check_module(module, ghost="ghost" in mode, functorch=mode == "functorch")
     _check_valid(module)
+    if mode != "ew":
+        _check_buffers(module)
     replace_in_place(module)
     check_policy(module)
     check_positions(module)
@@ -154,3 +157,16 @@ def _check_valid(module: nn.Module) -> None:
             hint="call module = opacus.validators.ModuleValidator.fix(module) before you create the optimizer, or "
             "replace the layers by hand",
         )
+
+
+def _check_buffers(module: nn.Module) -> None:
+    """Raise `InvalidArgument` if a layer has buffers as well as trainable parameters. Opacus does not train it."""
+    for name, layer in trainable_modules(module):
+        buffers = ", ".join(repr(buffer) for buffer, _ in layer.named_buffers())
+        if buffers:
+            raise InvalidArgument(
+                f"Layer {name!r} ({type(layer).__name__}) has both trainable parameters and buffers ({buffers}). "
+                "Opacus does not compute per-example gradients for such a layer.",
+                hint="freeze the parameters of this layer with requires_grad_(False), before you create the optimizer, "
+                "and train the others, for example with LoRA",
+            )
