@@ -130,7 +130,7 @@ class _CurvaturePairs:
         self._next = 0
 
     def add(self, x: Array, x_new: Array, g: Array, g_new: Array) -> None:
-        """Compute a new pair and store it if its curvature is positive. If there is no room, the oldest pair is lost."""
+        """Compute a new pair and store it if its curvature is positive. If the store is full, the oldest is lost."""
         s, y = self._s[self._next], self._y[self._next]
         np.subtract(x_new, x, out=s)
         np.subtract(g_new, g, out=y)

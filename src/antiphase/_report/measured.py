@@ -133,7 +133,8 @@ def draw_bars(audit: Audit, name: str) -> str:
     parts = []
     for i, bound in enumerate(audit.measured):
         top = BAR * (1.2 + 1.5 * i)
-        label = f"at least {rounded_down(bound.measured_epsilon_at_least)}, assumes {ASSUMES[bound.measurement_assumes]}"
+        assumes = ASSUMES[bound.measurement_assumes]
+        label = f"at least {rounded_down(bound.measured_epsilon_at_least)}, assumes {assumes}"
         texts.append(label)
         wide = place(bound.measured_epsilon_at_least) - LEFT
         parts.append(
