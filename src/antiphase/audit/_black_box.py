@@ -157,7 +157,7 @@ def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, 
     Args:
         mechanism: mechanism that the program claims to run.
         workload: optimizer that turns released sums into models.
-        count: number of scores of each kind.
+        count: number of scores of present canaries, and of absent canaries.
         seed: seed of the simulation.
     """
     rng, strategy = np.random.default_rng(seed), mechanism.strategy

@@ -1,4 +1,8 @@
-"""Evaluates the sums that a program released: computes all bounds and tests of an audit."""
+"""Evaluates the sums that a program released: computes all bounds and tests of an audit.
+
+Canaries are artificial examples. From the released sums, the attack computes a score for each canary, which is high if
+the canary looks present in the data.
+"""
 
 from __future__ import annotations
 
