@@ -95,7 +95,7 @@ class _Fills:
 
 
 class _Moments:
-    """Bounds on the sums over j != i of (M N)_j and (M N)_j^2, for a symmetric M >= 0 and the counts N."""
+    """Bounds on the sums over j != i of (M N)_j and (M N)_j^2, for counts N and a symmetric, non-negative matrix M."""
 
     def __init__(self, matrix: Array, largest: int) -> None:
         rows, own = matrix.sum(axis=1), np.diag(matrix)

@@ -106,7 +106,7 @@ def check_enough_canaries(inside: Array, outside: Array) -> None:
 
 
 def reference_size(canaries: int) -> int:
-    """Return how many scores to simulate. Thresholds are chosen with these scores."""
+    """Return how many scores to simulate. The thresholds are chosen with these scores."""
     return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
 
 

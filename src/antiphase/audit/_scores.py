@@ -3,7 +3,7 @@
 One distribution is for a present canary (artificial example), the other one for an absent canary. Let y be the released
 sums along the canary's direction. They are whitened: w = W y / noise_std, where the matrix W makes the noise white (see
 `whiten` in `_canary.py`). The noise in w then consists of independent standard normals. A canary with contributions u
-adds a = W u / noise_std to w. In this table, a^2 is the squared norm of a:
+adds a = W u / noise_std to w. In the table, a^2 is the squared norm of a:
 
 | participation | score of a canary |
 |---|---|
@@ -79,7 +79,7 @@ class Scores:
 
 
 def scores(mechanism: Mechanism, release: Release) -> Scores:
-    """Return the white-box scores of a release.
+    """Return the white-box scores of the canaries, computed from the released sums of all steps.
 
     Args:
         mechanism: mechanism that the program claims to run.
@@ -129,12 +129,12 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
 
 
 def final_model_scores(release: Release, workload: Workload) -> Array:
-    """Return the black-box score of each canary, which is how far the final model moved along its direction.
+    """Return the black-box score of each canary: how far the final model moved along the direction of the canary.
 
     The final model is the last row of the workload A applied to the released sums. An adversary without access to
     individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. If the final
-    model is not such a linear function, use any score that is high if a canary looks present, such as its negative
-    loss.
+    model is not such a linear function, use any score that is high if a canary looks present, such as the negative loss
+    on the canary.
 
     Args:
         release: the released sums.

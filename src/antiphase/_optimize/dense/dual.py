@@ -8,7 +8,7 @@ steps in the error. Let U = R R^T be a positive definite matrix, which holds the
     tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U).
 
 Here mass(U) is the largest tr(U X) over all feasible X. The matrix
-X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1 is called the primal point for U. At the optimal U, it is the optimal X, up
+X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1 is called the primal point for U. At the optimal U, X(U) is the optimal X, up
 to a factor.
 """
 
@@ -30,6 +30,8 @@ EPS = float(np.finfo(float).eps)
 
 class SortedWorkload:
     """A workload with its steps sorted by residue class.
+
+    A residue class consists of the steps in which one example takes part (see `residue_blocks`).
 
     Args:
         matrix: the workload matrix, A.
@@ -68,8 +70,6 @@ class SortedWorkload:
 
 class BlockDual:
     """The dual function for multipliers U that are block diagonal over the residue classes.
-
-    A residue class consists of the steps in which one example takes part (see `residue_blocks`).
 
     Args:
         workload: the workload matrix, A.
@@ -191,9 +191,10 @@ class NonnegativeDual:
     """The dual function of the problem in which all entries of X must be non-negative.
 
     Each entry (i, j) of X with i and j in different residue classes has a multiplier N_ij >= 0. The multiplier of the
-    whole problem is U = D - N with a block-diagonal D. The coordinates of N are N_ij / sqrt(D_ii D_jj). Each iteration
-    subtracts a multiple of the correlations X_ij / sqrt(X_ii X_jj) from these coordinates. Negative coordinates count
-    as 0. A point of this function consists of a point of `BlockDual` and the coordinates of N.
+    whole problem is U = D - N, where D is block diagonal, like U in `BlockDual`. The coordinates of N are
+    N_ij / sqrt(D_ii D_jj). Each iteration subtracts a multiple of the correlations X_ij / sqrt(X_ii X_jj) from these
+    coordinates. Negative coordinates count as 0. A point of this function consists of a point of `BlockDual` and the
+    coordinates of N.
 
     Args:
         workload: the workload matrix, A.
