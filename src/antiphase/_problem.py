@@ -32,10 +32,11 @@ class Problem:
         workload: linear map from gradients to iterates, such as `PrefixSum()` for plain SGD, or `Momentum(...)`.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
-        objective: the error to minimize. "training" measures the noise left in the model at the end of training,
-            averaged over directions of different curvature, plus the noise over all steps. To choose curvatures
-            yourself, pass `Curvatures`. "rms" and "max" measure the noise in the iterates over all steps, as if
-            gradients did not depend on the parameters. They predict accuracy less well (see docs/training.md).
+        objective: the error to minimize. "training" adds two terms. The first is the noise left in the model at the end
+            of training, averaged over directions of different curvature. The second is the noise over all steps in
+            directions without curvature, with a factor that makes both terms equal for independent noise. To choose
+            curvatures yourself, pass `Curvatures`. "rms" and "max" measure the noise in the iterates over all steps, as
+            if gradients did not depend on the parameters. They predict accuracy less well (see docs/training.md).
         clip_norm: norm to which you clip each example's contribution to a step. `Run.gradient_noise` and the
             integrations multiply the noise by it; `NoiseStream` does not.
         unit: word for the unit of privacy in reports, such as "example", "user" or "device".

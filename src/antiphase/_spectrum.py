@@ -91,8 +91,9 @@ def curvatures_from_spectrum(
     """Return `Curvatures` estimated from the positive part of the spectrum of a Hessian H.
 
     Each value is curvature x learning_rate x clip_factor, but at most 1.9. Its weight is curvature x spectral density.
-    With these weights, the objective is proportional to the excess loss of a quadratic model, which is the sum of
-    curvature x variance / 2 over all directions.
+    With these weights, the squared error under the objective is proportional to the excess loss that the noise causes
+    in a quadratic model. This excess loss is the sum, over all directions, of curvature / 2 times the variance of the
+    noise in the parameters.
 
     Args:
         multiply: function that returns H v for a vector v.

@@ -40,10 +40,10 @@ class Workload(ABC):
         return 1.0
 
     def with_curvature(self, h: float) -> Workload:
-        """Return the workload in a direction of curvature h / (largest learning rate), or the same workload if h is 0.
+        """Return the map from gradients to iterates in the directions in which the loss has a given curvature.
 
-        In a direction of positive curvature, the gradient pulls the parameters back to the minimum, which damps old
-        noise.
+        The curvature is h / (largest learning rate). If it is 0, the map is this workload itself. If it is positive,
+        the gradient pulls the parameters back to the minimum, which damps old noise.
 
         Args:
             h: curvature x largest learning rate.
@@ -175,7 +175,7 @@ class Momentum(Workload):
         return 1.0 if self.learning_rates is None else float(self.learning_rates.max())
 
     def with_curvature(self, h: float) -> Momentum:
-        """Return the workload in a direction of curvature h / (largest learning rate).
+        """Return this workload in the directions in which the loss has curvature h / (largest learning rate).
 
         Args:
             h: curvature x largest learning rate.

@@ -77,7 +77,7 @@ def test_a_bound_without_samples_is_proved(monkeypatch):
     monkeypatch.setattr(BinsPair, "upper", lambda self, epsilon, fine=True: Upper(1.0, "made up", "nobody"))
     outcome = try_claim(pair, 3.0, 3.0 * largest, 1, randomness(1), QUICK)
     assert outcome.bound.kind == "upper"
-    assert outcome.bound.method == "largest weight of the samples"
+    assert outcome.bound.method == "largest possible weight of a sample"
 
 
 def test_a_claim_that_is_slightly_wrong_passes_no_more_often_than_allowed():

@@ -13,11 +13,11 @@ If Pr T is not small, no amplification is proved for truncated batches. `tests/m
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
 **Lattice noise.** On a lattice, the noise is computed in exact integers (docs/lattice-noise.md). Compare such a
-mechanism with the same mechanism in real numbers. For fixed steps in which the example takes part, the means of the two
-mechanisms differ by a vector of norm at most eta = K sqrt(d R), whatever the earlier outputs are. Here d is the number
-of coordinates, R is the number of rows of C in which rounding can make a difference, and K is a bound on the difference
-in one coordinate of one row. If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of
-docs/lattice-noise.md shows that the mechanism on the lattice is private with
+mechanism with the same mechanism in real numbers. Fix the steps in which the example takes part, and the earlier
+outputs. The means of the outputs of the two mechanisms then differ by a vector of norm at most eta = K sqrt(d R). Here
+d is the number of coordinates, R is the number of rows of C in which rounding can make a difference, and K is a bound
+on the difference in one coordinate of one row. If the mechanism in real numbers is (epsilon, delta)-private, theorem 3
+of docs/lattice-noise.md shows that the mechanism on the lattice is private with
 
     epsilon + epsilon',        max(e^epsilon' delta + delta', delta + e^epsilon delta').
 
@@ -178,7 +178,7 @@ def overflow_probability(setting: Setting) -> float:
         return 0.0
     if setting.examples is None:
         return 1.0
-    # Of two neighbouring data sets, account for the larger one.
+    # Under add-or-remove adjacency, the given example may be added to the `examples`, which are then all others.
     others = setting.examples - (setting.adjacency != "add-or-remove")
     batches, rate = given.distinct_batches(setting.strategy.steps), given.step_probability()
     return min(1.0, batches * at_least(given.max_batch, others, rate) * (1.0 + 1e-9))

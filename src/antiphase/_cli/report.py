@@ -48,7 +48,8 @@ def report(
     """Write the privacy statement of a plan or a run, with charts, for readers who did not run the training.
 
     PATH is a plan file, a run directory, or the directory of a federated server. The ledgers of a run are checked
-    first. If they are not complete and authentic, nothing is written. The run may be in progress.
+    first. If one is missing, truncated or edited, nothing is written. The run may still be in progress. For a federated
+    run, lines at the end of a ledger that are not authentic are stated in the report instead.
 
     Example: antiphase report plan.json --output report.html
     """

@@ -91,7 +91,7 @@ def tree(strategy: Tree, rows: Array) -> float:
 
 
 def _online_tree(strategy: Tree, rows: Array) -> float:
-    """Return ||N^T rows||_F^2 for the online decoder, by applying N^T from the root down.
+    """Return ||N^T rows||_F^2 for the online decoder of `Tree`, by applying N^T from the root down.
 
     The estimate of a node is the noise that the decoder assigns to the sum of the steps below the node. At level l, it
     is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of the two children, where

@@ -1,6 +1,8 @@
 """The error of the binary tree, computed without forming a matrix.
 
-A is the workload matrix, C the strategy matrix, N the decoder (a left inverse of C), and z white noise.
+A is the workload matrix, C the strategy matrix, N the noising matrix (a left inverse of C), and z white noise. `Tree`
+calls N its decoder and has two of them. The online decoder computes the noise up to a step from the tree's nodes that
+are completed by then. The full decoder is the pseudo-inverse of C.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where N is the full decoder and z has standard deviation 1.
 
     With X = C^T C, these variances are diag(A X^-1 A^T). X is inverted from the leaves up, with one rank-one correction
-    per node. A^-1 is banded, so on the steps below a completed node, all later rows of A are linear combinations of a
-    few rows. The computation therefore takes O(n log n) time.
+    per node. A^-1 is banded. Therefore, in the columns for the steps below a node, all rows of A for later steps are
+    linear combinations of a few vectors. The computation thus takes O(n log n) time.
 
     >>> from antiphase import PrefixSum
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()

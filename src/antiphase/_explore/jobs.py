@@ -101,7 +101,7 @@ class Jobs:
             pass
 
     def _kill_if_deaf(self, process: subprocess.Popen[str], number: int) -> None:
-        """Kill the worker if it has not reacted to request `number` or a later one, because it is still computing."""
+        """Kill the worker if it is still computing and has not reacted to request `number` or a later one."""
         with self._lock:
             if process is self._process and self._heard < number and not self._closed:
                 self._deaf = process

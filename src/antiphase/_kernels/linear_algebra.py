@@ -50,8 +50,8 @@ def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
 def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
     """Return Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
 
-    A is the workload matrix. A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last
-    to the first. For i <= j,
+    A is the workload matrix. H solves A^-T H = diag(weights) A. A^-T is upper triangular, so the rows of H are computed
+    from the last to the first. The right side is lower triangular. So for i <= j,
 
         H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
 

@@ -6,8 +6,8 @@ s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0].
 
 The leaves of the tree are the steps. A step completes a node if it is the last step of the run below the node. A
 completed node is called waiting until its parent is completed. Before step t, there is one waiting node at level l for
-each bit l that is set in t. `online_moments` and `full_moments` return the moments of s: the variance of every output,
-and the covariance of the last d outputs, latest first.
+each bit l that is set in t. `online_moments` and `full_moments`, for the two decoders of `Tree`, return the moments of
+s: the variance of every output, and the covariance of the last d outputs, latest first.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
 
     X is inverted from the leaves up. Let 1 be the vector of ones. The Gram matrix of the subtree of node v is
     X_v = diag(X_left, X_right) + 1 1^T, so quadratic forms of X_v^-1 follow from the quadratic forms of the children.
-    Let R be the last d rows of A when v is completed, restricted to the steps below v. On these steps, all later rows
-    of A are linear combinations of the rows of R. It is therefore enough to store three arrays for v:
+    Let R hold the last d rows of A when v is completed, in the columns for the steps below v. In these columns, all
+    later rows of A are linear combinations of the rows of R. It is therefore enough to store three arrays for v:
     form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry. The matrix carry maps the last d outputs at the time when v was
     completed to the last d outputs now.
     """

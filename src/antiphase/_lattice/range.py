@@ -5,11 +5,13 @@ n independent normal entries with standard deviation sigma. So |z_t - Z_t| < 1. 
 the recursion, and |r_t| <= K / 2, where K is `rounding_factor`. Let v be the norm of row t of N. Then
 |y_t| <= |(N Z)_t| + (1 + K / 2) v sqrt(n), and |(N Z)_t| exceeds END_OF_TAIL * v * sigma with probability at most
 exp(-END_OF_TAIL^2 / 2). Both bounds also hold for a buffer of a BLT, if v is the norm of the row that maps z to the
-buffer. The rounding of the buffer itself adds at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
-fractional bits. The norms are computed in float64, and `SAFETY` covers the rounding errors of this computation.
+buffer. In every step, a buffer is rounded to f fractional bits. Together, these roundings change a buffer by at most
+2^-f min(n, 1 / (1 - decay)) / 2. The norms are computed in float64, and `SAFETY` covers the rounding errors of this
+computation.
 
 If a number does not fit, the noise differs from the noise in the proof. So the probability of this event is added to
-delta, like the probability of the tail that floating-point noise lacks (`antiphase._run.tail`).
+delta. For floating-point noise, whose draws are bounded, the probability of larger draws is added in the same way
+(`antiphase._run.tail`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ These are expectations of functions that are convex in every L_i. The probabilit
 a grid is moved to these two points so that the mean is preserved. By Jensen's inequality, this does not decrease either
 expectation. The error is of second order in the grid spacing. All sums have only non-negative terms, so the relative
 rounding error of each result is small. Mass beyond the grid is not moved, because (S - b e^eps)_+ is linear there. For
-this mass, it is enough to store, for each partial sum and each grid point x, the probability that the sum exceeds x and
-its mean excess over x.
+this mass, it is enough to store two numbers for each partial sum and each grid point x: the probability that the sum
+exceeds x, and E (sum - x)_+.
 """
 
 from __future__ import annotations

@@ -111,8 +111,9 @@ def calibrate(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    The search starts from the noise that a proved bound requires. It then looks for less noise with estimates, which
-    use the same random numbers at every noise level. By default, the result is verified with fresh random numbers.
+    The search starts from the noise at which a bound that needs no samples meets the budget. It then looks for less
+    noise with estimates of delta, which use the same random numbers at every noise level. By default, the result is
+    verified with fresh random numbers.
 
     **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and it has the
     guarantee that `settle` gives.
@@ -214,7 +215,8 @@ def estimate(
 
 def _bins_pair(strategy: Strategy, participation: BallsInBins, noise_std: float) -> Pair:
     try:
-        # If C has negative entries, its sensitivity can be smaller than the norms of the modes, which use |C|.
+        # If C has negative entries, sens(C) can be smaller than the norms of the modes. (The mode of a bin is the sum
+        # of the columns of |C| at the steps of the bin.)
         unamplified = sensitivity(strategy, participation.worst_case).value
     except NotProved:
         unamplified = math.inf

@@ -1,4 +1,7 @@
-"""The dominating pair (see `pair.py`) of `BallsInBins`, with its estimators and bounds."""
+"""The dominating pair (see `pair.py`) of `BallsInBins`, with its estimators and bounds.
+
+An estimator draws samples with weights. The mean weight is delta, and the weights have a proved bound (`estimator.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from antiphase._montecarlo.split import Split, split
 from antiphase._montecarlo.steps import log_step_bounds
 from antiphase._montecarlo.tilt import Tilt, best_weights
 
-LARGEST_ALPHA = 96
+LARGEST_ALPHA = 96  # largest power of the likelihood ratio that is tried (see `power.py`)
 _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 (Lemma C.1 for negative entries)"
 
 
@@ -86,23 +89,23 @@ class BinsPair(Pair):
         ]
         if self._allocation is not None:
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
-            found.append(Upper(value, "random allocation by convolution, rounded up", _PAIR))
+            found.append(Upper(value, "balls in bins with orthogonal modes, by convolution, rounded up", _PAIR))
         else:
             largest = max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon))
-            found.append(Upper(min(1.0, largest), "largest weight of the samples", _PAIR))
+            found.append(Upper(min(1.0, largest), "largest possible weight of a sample", _PAIR))
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:
         """Return estimators that sample N(G_i, noise_std^2 G), for a random row G_i of G, and N(0, noise_std^2 G).
 
-        The samples are the inner products of the mechanism's output with the modes. The privacy loss depends only on
-        these inner products.
+        The first is for removal, the second for addition. The samples are the inner products of the mechanism's output
+        with the modes. The privacy loss depends only on these inner products.
         """
         whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return the `Power` (removal) and `Tilt` (addition) estimators with the smallest bounds on their weights."""
+        """Return the `Power` (removal) and `Tilt` (addition) estimators with the smallest bounds on the weights."""
         return Power(self.split, best_power(self.split, epsilon)), best_tilt(self.split, epsilon)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
@@ -112,7 +115,7 @@ class BinsPair(Pair):
 
     def _removal(self, epsilon: float, effort: Effort) -> Pilot:
         alpha = best_power(self.split, epsilon)
-        # With a larger power, the bound on the weights is larger, but their variance is often smaller.
+        # With a larger alpha, the bound on the weights is larger, but the variance of the weights is often smaller.
         tries = sorted({min(LARGEST_ALPHA, round(alpha * factor)) for factor in (1.0, 1.2, 1.4)})
         powers = [Power(self.split, a) for a in tries if a == 1 or fits(self.split, a)]
         found = best([run_pilot(e, epsilon, self.pilot, effort) for e in powers], effort)
@@ -144,7 +147,10 @@ def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> B
 
 
 def best_power(split: Split, epsilon: float) -> int:
-    """Return the alpha for which the bound on the weights of `Power` is smallest. The bound is log-convex in alpha."""
+    """Return the power alpha for which the bound on the weights of `Power` is smallest.
+
+    Alpha is the power of the likelihood ratio in `power.py`. The bound is log-convex in alpha.
+    """
     least, alpha = math.inf, 0
     while alpha < LARGEST_ALPHA:
         bound = log_factor(split, alpha + 1) + log_envelope(float(alpha), split.rho) - alpha * epsilon
@@ -155,10 +161,10 @@ def best_power(split: Split, epsilon: float) -> int:
 
 
 def best_tilt(split: Split, epsilon: float) -> Tilt:
-    """Return the `Tilt` estimator with nearly the smallest bound on its weights.
+    """Return the `Tilt` estimator with nearly the smallest bound on the weights of its samples.
 
-    Optimizes the slope s (see `tilt.py`) for equal mode weights, then the mode weights for that slope, then the slope
-    again.
+    Optimizes the slope s (see `tilt.py`) for equal probabilities p_i of the modes, then the p_i for that slope, then
+    the slope again.
     """
     slope = _best_slope(split, epsilon, np.full(split.bins, 1.0 / split.bins))
     weights = best_weights(split, slope)
@@ -168,12 +174,13 @@ def best_tilt(split: Split, epsilon: float) -> Tilt:
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
     """Return `Cores` estimators for the alpha with the smallest bound on the weights and for a slightly larger alpha.
 
-    The core size is the largest multiplicity in an index tuple (see `cores.py`). Each core size is drawn with a
-    probability proportional to its bound.
+    Alpha is the power of the likelihood ratio in `power.py`. A sample of `Cores` belongs to a tuple of alpha bins (see
+    `cores.py`). Its core size is how often the most frequent bin occurs in the tuple. Each core size is drawn with a
+    probability proportional to its bound from `log_core_bounds`.
 
     Args:
         split: the modes, divided by noise_std.
-        epsilon: epsilon of the divergence.
+        epsilon: epsilon at which delta is estimated.
         largest: largest power alpha to try.
     """
     from scipy.special import logsumexp

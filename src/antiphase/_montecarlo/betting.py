@@ -1,9 +1,9 @@
 """An upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
 
-Let 0 <= W_t <= c be independent weights with mean E W. Fix 0 < lambda <= 1 / c in advance. For u = E W, the product
-prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1. By Markov's inequality, it is 1 / beta or more with
-probability at most beta. The product increases with u, so the u at which it equals 1 / beta is below E W with
-probability at most beta. That u is the confidence limit.
+Let 0 <= W_t <= c be independent weights with mean E W. Fix 0 < lambda <= 1 / c and the failure probability beta in
+advance. For u = E W, the product prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1. By Markov's inequality,
+it is 1 / beta or more with probability at most beta. The product increases with u, so the u at which it equals 1 / beta
+is below E W with probability at most beta. That u is the confidence limit.
 
 In the code, `shares` are the weights divided by their bound, W / c, which lie in [0, 1]. `limit` is u / c, and `stake`
 is lambda * c. `log_wealth` is the logarithm of the product.

@@ -1,7 +1,8 @@
 """Confidence limits on delta from fresh samples.
 
-First, a pilot run with few samples chooses an estimator and its parameters (`pilot.py`). Then a certified run computes
-the limit from new samples.
+Delta is the mean weight of random samples, and the weights have a proved bound (`estimator.py`). First, a pilot run
+with few samples chooses an estimator and its parameters (`pilot.py`). Then a certified run computes the limit from new
+samples.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Limit:
 
     Args:
         value: the confidence limit.
-        estimate: the mean of the sampled weights, which is an estimate of delta.
+        estimate: the mean of the weights of the samples, which is an estimate of delta.
         error: standard error of the estimate.
         samples: number of samples; 0 if the largest possible weight is small enough to be the limit.
     """

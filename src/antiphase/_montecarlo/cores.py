@@ -3,23 +3,26 @@
 The output of balls-in-bins is a mixture of one Gaussian for each of b bins. The mean of such a Gaussian is called a
 mode. Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`).
 
-As in `power.py`, a sample is noise around the sum of the m_i over a tuple of bins (i_1, ..., i_alpha), where alpha is
-the power of the likelihood ratio. Unlike `power.py`, this estimator draws the most frequent index of a tuple first.
-Each tuple is decomposed into three parts:
+As in `power.py`, a sample is noise around the sum of the m_i over a tuple of bins (i_1, ..., i_alpha). The integer
+alpha is the power of the likelihood ratio in `power.py`. Unlike there, this estimator draws the most frequent index of
+a tuple first. Each tuple is decomposed into three parts:
 
-1. The core: an index i of largest multiplicity k. If several indices are tied, each is the core with weight 1 / #ties.
-2. The positions of the core, which are one of binomial(alpha, k) sets.
+1. The core: an index i that occurs most often in the tuple, namely k times. The number k is the core size. If several
+   indices are tied, each of them is the core with weight 1 / #ties, where #ties is their number.
+2. The positions of the core in the tuple: one of binomial(alpha, k) sets.
 3. The other indices in order. Each of them occurs at most k times.
 
 The estimator draws k with probability w_k, then the core with probability proportional to
-exp(k (k - 1) |m_i|^2 / 2), and then the other indices one after another as in `power.py`. It excludes the core and
-every index that was already drawn k times. The ratio of a tuple's weight in `power.py` to its drawing probability is
+exp(k (k - 1) |m_i|^2 / 2), and then the other indices one after another as in `power.py`. These draws exclude the core
+and every index that was already drawn k times. The ratio of a tuple's weight in `power.py` to the probability that this
+estimator draws the tuple is
 
     r = binomial(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
 
-where Z_l is the sum of the drawing weights of all indices that are allowed at the l-th draw, or 0 if none is allowed.
-The bounds on Z_l in `steps.py` depend only on k and l. The corresponding bounds in `power.py` are larger, because there
-one index may be drawn all alpha times.
+where Z_l is the sum of e_j (see `power.py`) over all indices j that are allowed at the l-th draw, or 0 if none is
+allowed. The l-th draw takes each of them with a probability proportional to e_j. The bounds on Z_l in `steps.py` depend
+only on k and l. The corresponding bounds in `power.py` are larger, because there one index may be drawn all alpha
+times.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class Cores(Estimator):
 
     @property
     def slope(self) -> float:  # type: ignore[override]
-        """The slope of the bound on the weights, alpha - 1."""
+        """The factor `slope` in the bound on the ratio (see `estimator.py`), alpha - 1."""
         return self.alpha - 1.0
 
     @cached_property
@@ -84,12 +87,12 @@ class Cores(Estimator):
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Bound on the total variation distance from rounding the probabilities of core sizes, cores and indices."""
+        """Bound on how much rounding of the drawing probabilities changes the samples, in total variation distance."""
         return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
 
     @cached_property
     def _constants(self) -> Array:
-        with np.errstate(divide="ignore"):  # a core size of weight 0 is never drawn
+        with np.errstate(divide="ignore"):  # a core size with probability 0 is never drawn
             return _log_constants(self.split, self.alpha) - np.log(self.weights)
 
     @cached_property
@@ -157,5 +160,5 @@ def _core_exponents(split: Split, alpha: int) -> Array:
 
 
 def fits(split: Split, alpha: int) -> bool:
-    """Return True if the products of weights stay within floating-point range for this alpha."""
+    """Return True if the products of exponentials that draw the indices stay within floating-point range."""
     return alpha * float(split.rest.max()) <= LARGEST_EXPONENT

@@ -1,4 +1,4 @@
-"""Importance-sampling estimators of delta. Their weights have mean delta and a known upper bound.
+"""Importance-sampling estimators of delta. The weights of their samples have mean delta and a known upper bound.
 
 For removal and for addition, the weight of a sample is
 
@@ -88,7 +88,7 @@ def ceiling(estimator: Estimator, epsilon: float) -> float:
 
 
 def best_slope(bound: Callable[[float], float]) -> float:
-    """Return the slope from a fixed grid for which the convex function `bound` is smallest.
+    """Return the slope, from a fixed grid of slopes, at which the convex function `bound` is smallest.
 
     The grid is fixed so that cached results of `log_envelope` can be reused.
     """

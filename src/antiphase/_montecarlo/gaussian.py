@@ -5,7 +5,8 @@ the standard normal distribution function. At e = epsilon, the divergence is
 
     D(e) = Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r),   r = sqrt(rho),
 
-and (1 - exp(e))_+ if rho = 0. D is log-concave, because D(e) is the integral over t > 0 of exp(-t) Pr(loss > e + t).
+and (1 - exp(e))_+ if rho = 0. If loss is the privacy loss, D(e) is the integral over t > 0 of exp(-t) Pr(loss > e + t).
+Both factors are log-concave, so D is log-concave.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
     near, far = np.minimum(a, 0.0), np.maximum(a, 0.0)
     with np.errstate(divide="ignore"):
         direct = np.log(ndtr(-near) - np.exp(near * r + r**2 / 2.0 + log_ndtr(-near - r)))
-        # exp(e) phi(a + r) = phi(a), so in the tail D is a difference of two Mills ratios.
+        # For the normal density phi, exp(e) phi(a + r) = phi(a). So in the tail, D is phi(a) times a difference of two
+        # Mills ratios.
         tail = np.log((erfcx(far / math.sqrt(2.0)) - erfcx((far + r) / math.sqrt(2.0))) / 2.0) - far**2 / 2.0
         none = np.log(-np.expm1(np.minimum(e, 0.0)))
     return np.where(rho == 0.0, none, np.where(a < 0.0, direct, tail))

@@ -26,9 +26,9 @@ TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
 TYPICAL_LOG_INVERSE = 30.0  # log(1 / failure probability), used to choose an estimator before delta is known
 SMALLEST_BOUND = 5e-324  # replaces a bound that underflows to zero
 SMALLEST_DELTA = 1e-290  # smallest delta whose logarithm is taken
-# If an attempt fails because the confidence limit on delta exceeds the goal, the next attempt aims at a delta that is
-# smaller by a factor of RETRY_FACTOR x (limit / goal)^RETRY_EXPONENT. The exponent is above 1, because with few samples
-# the limit decreases more slowly than the estimate.
+# If an attempt of `_search_and_verify` fails because the confidence limit on delta exceeds the goal, the next attempt
+# aims at a delta that is smaller by a factor of RETRY_FACTOR x (limit / goal)^RETRY_EXPONENT. The exponent is above 1,
+# because with few samples the limit decreases more slowly than the estimate.
 RETRY_FACTOR = 1.02
 RETRY_EXPONENT = 1.7
 

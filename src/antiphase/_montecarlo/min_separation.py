@@ -7,13 +7,15 @@ likelihood ratios over all patterns (`_kernels.separation`).
 
 Below, y is the output divided by noise_std, p is a random pattern with distribution pi, and m_p is the sum of the
 columns of |C| at the steps of p, divided by noise_std. The likelihood ratio L is the mean of
-exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
+exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L. Samples of y have weights, and delta is the mean weight
+(`estimator.py`).
 
 **Removal.** For s >= 1, draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A, where A is the normalizing
 constant, and then draw y ~ N(s m_p, I). Let R be the density of y relative to N(0, I). It is the mean of
 exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A. The same recursion computes R. Hoelder's inequality
 with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L - e^eps)_+ / R is at most
-A^s L^-s (L - e^eps)_+. With s = 1, samples come from the mixture of all patterns itself.
+A^s L^-s (L - e^eps)_+. With s = 1, y has the distribution that the output has with the example, a mixture over all
+patterns.
 
 **Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
 weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). The weight is bounded, because it is positive only if
@@ -102,7 +104,7 @@ class SeparatedPair(Pair):
         found = [
             Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
             Upper(self._known(epsilon), "mean over the numbers of participations", f"{_PAIR}; {_GAUSSIAN}"),
-            Upper(bound, "largest weight of the samples", _PAIR),
+            Upper(bound, "largest possible weight of a sample", _PAIR),
         ]
         return min(found, key=lambda upper: upper.value)
 
@@ -176,7 +178,7 @@ class Joined(Estimator):
 
     Args:
         pair: the dominating pair.
-        slope: s - 1, with s >= 1 as in the module docstring; 0 samples the mixture itself.
+        slope: s - 1, with s >= 1 as in the module docstring; with 0, samples come from the mixture itself.
     """
 
     pair: SeparatedPair
@@ -210,7 +212,7 @@ class Joined(Estimator):
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Bound on the total variation distance due to rounding of `law.reach`, a sum that is rounded at every step."""
+        """Bound on how much rounding of the sum `law.reach` changes the samples, in total variation distance."""
         return 8.0 * UNIT * (self.width + self.pair.participation.separation) * (float(self.law.reach[-1]) + 40.0)
 
     @property

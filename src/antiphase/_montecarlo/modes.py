@@ -16,10 +16,10 @@ from antiphase.strategies import Strategy
 def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at the steps i, i + b, i + 2b, ...
 
-    The theorem bounds the mechanism by a pair of distributions, the dominating pair. Contributions are vectors that an
-    adversary chooses step by step, so the pair uses the entrywise |C| instead of C. If the run has fewer steps than
-    epochs x steps_per_epoch, each mode is a sum over steps of the run only, and a bin without a step has mode 0. If C
-    is structured, no steps x steps matrix is formed.
+    The theorem cited below bounds the mechanism by a pair of distributions, the dominating pair. Contributions are
+    vectors that an adversary chooses step by step, so the pair uses the entrywise |C| instead of C. If the run has
+    fewer steps than epochs x steps_per_epoch, each mode is a sum over steps of the run only, and a bin without a step
+    has mode 0. If C is structured, no steps x steps matrix is formed.
 
     **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
     directions, under zero-out and add-or-remove adjacency. A strategy that the theorem does not cover raises

@@ -1,4 +1,7 @@
-"""Dominating pairs. A dominating pair is a pair of distributions whose divergence bounds the delta of a mechanism."""
+"""Dominating pairs. A dominating pair is a pair of distributions whose divergence bounds the delta of a mechanism.
+
+The delta of the pair is estimated as the mean weight of random samples (`estimator.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ class Upper:
         value: the bound.
         method: short description of how the bound was computed.
         reference: author, year, theorem.
-        is_of_pair: True if the bound also holds for the delta of the dominating pair, which samples estimate. Only then
-            may estimates be checked against the bound. It is False for the delta of a Gaussian mechanism with the
-            sensitivity of C, which the delta of the pair can exceed if C has negative entries.
+        is_of_pair: True if the bound also holds for the delta of the dominating pair, the number that is estimated from
+            samples. Only then may estimates be checked against the bound. False if the bound is the delta of a Gaussian
+            mechanism with sensitivity sens(C): if C has negative entries, the delta of the pair can be larger than this
+            bound.
     """
 
     value: float
@@ -62,15 +66,16 @@ class Pair(ABC):
         """Return a bound on delta that needs no samples. With `fine=False`, it is faster to compute, but looser."""
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return a lower bound on every confidence limit from this many samples, or 0 if unknown.
+        """Return a number that no confidence limit on delta from this many samples can be below; 0 if unknown.
 
-        If all sampled weights are 0, the limit is close to this bound. `log_inverse` is log(1 / failure probability).
+        If all weights of the samples are 0, the limit is close to this number. `log_inverse` is
+        log(1 / failure probability).
         """
         return 0.0
 
     @abstractmethod
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Return estimators for removal and addition that sample P and Q directly. Their weights are at most 1."""
+        """Return estimators for removal and addition that sample P and Q directly. All weights are at most 1."""
 
     @abstractmethod
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:

@@ -40,11 +40,11 @@ class Effort:
 
 @dataclass(frozen=True)
 class Pilot:
-    """A pilot run: its estimator, and the weights of its samples, whose mean estimates delta.
+    """A pilot run: its estimator, and the weights of its samples. The mean weight estimates delta.
 
     Args:
         estimator: estimator that drew the samples.
-        epsilon: epsilon of the divergence, reduced to allow for rounding.
+        epsilon: epsilon at which delta is estimated, reduced to allow for rounding.
         bound: bound on the weights, c, increased to allow for rounding.
         shares: weights divided by their bound, W / c.
     """
@@ -87,7 +87,7 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
     """Return the pilot with the smallest slack.
 
-    An estimate that is too small because the pilot run missed rare, large weights is not chosen by mistake: the bound
-    on its weights is large, and hence its slack is large.
+    If a pilot run misses rare, large weights, its estimate is too small. Such a pilot run is not chosen by mistake: the
+    bound on its weights is large, and therefore its slack is large.
     """
     return min(pilots, key=lambda pilot: pilot.slack(effort))

@@ -91,10 +91,10 @@ def verify_plain(
     """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
     The claim passes if the mean weights for removal and addition are both at most (delta - p) / tau. Here p is the
-    failure probability that delta includes. Attempt r may use the part p / 2^r / 2 of it for each of removal and
-    addition (see `verification.py`). If the true delta for removal or addition exceeds delta - p, the mean for this
-    direction is nevertheless small enough with probability at most `bernstein_failure`. `Refused` is raised if that
-    probability is larger than the part of p for this attempt.
+    failure probability that delta includes. Attempt r may wrongly pass with probability p / 2^r / 2 for removal, and
+    with as much for addition (see `verification.py`). If the true delta for removal exceeds delta - p, the mean weight
+    for removal still passes with probability at most `bernstein_failure`. The same holds for addition. `Refused` is
+    raised if `bernstein_failure` is larger than p / 2^r / 2.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)

@@ -6,11 +6,11 @@ The output of balls-in-bins is a mixture of one Gaussian for each of b bins. The
 mode. Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). K is
 the Gram matrix of the rests, and Y is the log-likelihood ratio of the mixture mean_i N(m_i, I) against N(0, I).
 
-The measure exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
-b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional
-to e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. The probability of drawing a tuple is its
-weight divided by the product of mean_j e_j over all draws. Each factor mean_j e_j is convex in n. Over all n with k
-indices in total, it is therefore largest if all k indices are equal.
+The measure exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over tuples of bins (i_1, ..., i_alpha), with
+weights b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices i_k are drawn one after another. Index j is drawn with
+probability proportional to e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. The probability of
+drawing a tuple is its weight divided by the product of mean_j e_j over all draws. Each factor mean_j e_j is convex in
+n. Over all n with sum k, it is therefore largest if one index was drawn k times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Power(Estimator):
 
     @property
     def slope(self) -> float:  # type: ignore[override]
-        """The slope of the bound on the weights, alpha - 1."""
+        """The factor `slope` in the bound on the ratio (see `estimator.py`), alpha - 1."""
         return self.alpha - 1.0
 
     @cached_property
@@ -71,7 +71,7 @@ class Power(Estimator):
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Bound on the total variation distance due to rounding of the cumulative probabilities of the indices."""
+        """Bound on how much rounding of the drawing probabilities changes the samples, in total variation distance."""
         return 8.0 * UNIT * self.split.bins * (self.alpha + 2.0)
 
     @cached_property

@@ -1,8 +1,8 @@
 """Bounds on the floating-point errors in confidence limits on delta.
 
 A certified delta must not fall below the true value because of floating-point rounding. The confidence limit on delta
-is the mean of sampled weights, plus a statistical margin (`estimator.py`, `betting.py`). Each section below bounds one
-source of error and states how the limit is raised to cover it.
+is the mean weight of random samples, plus a statistical margin (`estimator.py`, `betting.py`). Each section below
+bounds one source of error and states how the limit is raised to cover it.
 
 **Gram matrix.** In balls-in-bins, a bin is a step of the epoch. Its mode is the sum of the columns of |C| at this step
 of every epoch. Let K be the Gram matrix of the modes, divided by the noise variance. K and its decomposition are
@@ -42,7 +42,7 @@ import math
 UNIT = 2.0**-53
 GRAM = 1e-10  # error of a Gram matrix entry / largest entry; covers sums of a million terms, and FFTs
 LARGEST_NORMAL = 14.0  # the generator's normal numbers are never above 12.3 in absolute value
-UNDERFLOW = 1e-300  # added to shares and bounds that may have underflowed
+UNDERFLOW = 1e-300  # added to weights / c and to bounds that may have underflowed
 
 
 def modes_error(bins: int, largest: float, power: float) -> float:

@@ -52,7 +52,7 @@ def collect(
     Args:
         estimator: estimator that draws the samples.
         samples: total number of samples.
-        seed: seed of the samples; block i uses its i-th child.
+        seed: seed of the samples; block i uses child i of this seed.
         reduce: function that is called on each piece. It must be picklable if the backend requires that.
         workers: joblib's n_jobs; -1 for all cores.
     """
@@ -65,7 +65,7 @@ def collect(
 
 
 def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, workers: int = -1) -> Draws:
-    """Return all draws. Each takes 16 bytes of memory."""
+    """Return the ratios and shifts of all samples (see `Draws`), which take 16 bytes of memory per sample."""
     pieces = collect(estimator, samples, seed, _itself, workers)
     return Draws(np.concatenate([p.ratios for p in pieces]), np.concatenate([p.shifts for p in pieces]))
 

@@ -3,8 +3,8 @@
 `upper_epsilon` and `upper_noise` use a proved bound on delta. `estimated_epsilon` and `estimated_noise` use estimates
 of delta from samples, with the same seed throughout a search (common random numbers), so that the estimates are a
 smooth function of epsilon or of the noise. What such a search finds is not proved. It is verified afterwards with a
-confidence limit on delta, from fresh samples. Every confidence limit is at least `Pair.least`, even if all sampled
-weights are 0. To allow for this, the search adds `Pair.least` to each estimate.
+confidence limit on delta, from fresh samples. Every confidence limit is at least `Pair.least`, even if the estimate is
+0. To allow for this, the search adds `Pair.least` to each estimate.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _samples(pair: Pair, sampling: MonteCarlo) -> tuple[int, int]:
 
 
 class _Curve:
-    """Estimates of delta for any epsilon from one set of draws."""
+    """Estimates of delta for any epsilon from one set of samples."""
 
     def __init__(
         self, estimators: tuple[Estimator, Estimator], samples: int, seed: np.random.SeedSequence, workers: int

@@ -59,7 +59,7 @@ def delta_slopes(
 
     Args:
         pair: the modes and the noise level.
-        epsilon: epsilon of the divergence.
+        epsilon: epsilon at which delta is estimated.
         samples: number of samples; a few thousand are enough.
         seed: seed of the samples; calls with the same seed use common random numbers.
         adding: True for the addition of an example, False for its removal.

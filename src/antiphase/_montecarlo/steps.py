@@ -7,7 +7,8 @@ exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j). Here K = Kt + rho 1 1^T is the G
 which has no negative entry, and Kt is the Gram matrix of the modes without their common part (`split.py`). With
 v_j = (K N)_j, the sum Z of the weights of all allowed j satisfies
 
-(a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), because that sum is convex in n.
+(a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), because the sum over all j != i is convex in n, and
+so largest for n = m e_t.
 (b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), because e^v lies below its chord on [0, S].
 (c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), because (e^v - 1 - v) / v^2 increases with v.
 
@@ -94,7 +95,7 @@ class _Fills:
 
 
 class _Moments:
-    """Bounds on the sums over j != i of (M N)_j and (M N)_j^2, for a symmetric M >= 0 and the counts N."""
+    """Bounds on the sums over j != i of (M N)_j and (M N)_j^2, for counts N and a symmetric, non-negative matrix M."""
 
     def __init__(self, matrix: Array, largest: int) -> None:
         rows, own = matrix.sum(axis=1), np.diag(matrix)

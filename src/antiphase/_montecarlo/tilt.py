@@ -3,8 +3,9 @@
 The output of balls-in-bins is a mixture of one Gaussian for each bin i, whose mean is called mode i. Here m_i is the
 rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). For probabilities p_i and
 s >= 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the mixture mean_i N(m_i, I)
-against N(0, I) at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`.
-The weight is bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+against N(0, I) at x, the weight of the sample x is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in
+`estimator.py`. This weight is bounded, because Jensen's inequality gives
+<m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
 
 
 def best_weights(split: Split, slope: float) -> Array:
-    """Return weights p that nearly minimize `log_tilt_factor`, which is convex in p.
+    """Return probabilities p_i of the modes that nearly minimize `log_tilt_factor`, which is convex in p.
 
-    Uses mirror descent from equal weights.
+    Uses mirror descent from equal probabilities.
     """
     equal = weights = np.full(split.bins, 1.0 / split.bins)
     rate = 1.0 / (1.0 + slope * float(np.abs(split.rest).sum(axis=1).max()))

@@ -53,8 +53,8 @@ class ClaimOutcome:
 
     Args:
         bound: the claimed delta as a bound, or None if the claim was not verified.
-        limit: the larger of the confidence limits for removal and addition. If no samples were drawn, the proved bound
-            if it verifies the claim, and otherwise the expected limit.
+        limit: the larger of the confidence limits for removal and addition. If no samples were drawn, it is the proved
+            bound (if that verifies the claim) or else the expected limit.
         estimate: estimate of delta for the direction, removal or addition, that `limit` belongs to.
         error: standard error of the estimate.
     """
@@ -111,7 +111,7 @@ def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: fl
     The failure probability that the bound states is SHARE times `delta`.
     """
     if not any(limit.samples for limit in limits):
-        return Bound(value, "upper", "largest weight of the samples", pair.reference)
+        return Bound(value, "upper", "largest possible weight of a sample", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
     method = f"certified sampling, {samples} samples, failure probability {SHARE * delta:.1e} within delta"
     return Bound(value, "confident", method, f"{pair.reference}; {RELEASE}")

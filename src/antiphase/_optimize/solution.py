@@ -16,7 +16,8 @@ class Solution:
     """The result of `optimize`: the best strategy found in a family.
 
     **Guarantee**: without a budget, `loss` equals `antiphase.loss(strategy, ...)`, up to rounding. `lower_bound`, if
-    not None, is proved: among all strategies that the optimiser was allowed to choose, none has a smaller loss.
+    not None, is proved: among all strategies that the optimiser was allowed to choose, none has a loss below
+    `lower_bound`.
 
     Args:
         strategy: the best strategy found.

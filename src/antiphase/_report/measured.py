@@ -94,7 +94,7 @@ def bounds_table(audit: Audit) -> Table:
 
 
 def tests_table(audit: Audit) -> Table:
-    """Return a table of all parts of all tests."""
+    """Return a table with a row for each part of each test. Every part has its own p-value."""
     rows = tuple(
         (test.what, name, f"{p:.3g}", "departs" if name in test.departures else "as claimed")
         for test in audit.tests

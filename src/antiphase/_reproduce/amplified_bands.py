@@ -37,7 +37,7 @@ TABLE_3 = (
     "bandmf-amplified-table-3", "Optimal number of bands for 10 epsilons and 11 numbers of epochs", sizes=True
 )
 def table_3(full: bool) -> Iterator[Row]:
-    """1024 steps, delta = 1e-6. C is Toeplitz, up to column scaling. With `--full`, this holds only for 512 bands."""
+    """1024 steps, delta = 1e-6. C is banded. Without `--full` or for 512 bands, it is Toeplitz up to column scaling."""
     near = 0
     for epsilon, row in zip(EPSILONS, TABLE_3, strict=True):
         for epochs, printed_bands in zip(EPOCHS, row, strict=True):
@@ -80,7 +80,9 @@ def multi_epoch(epsilon: float, epochs: int) -> float:
     return noise(epsilon, DELTA, 1, 1, 1) * dense_loss(epochs) / epochs
 
 
-@reproduction("bandmf-amplified-figure-5", "DP-SGD, multi-epoch and banded factorization by rms error", sizes=True)
+@reproduction(
+    "bandmf-amplified-figure-5", "Rms error of DP-SGD, multi-epoch factorization and banded factorization", sizes=True
+)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
     """The settings are those of Table 3. Panel (a) needs the dense optimum, which only `--full` computes."""
     ratios = [rmse_by_bands(e, k, full)[1] / min(rmse_by_bands(e, k, full).values()) for e in EPSILONS for k in EPOCHS]
@@ -106,7 +108,10 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
     falling = all(a >= b * (1 - 1e-3) for v in lines.values() for a, b in pairwise(v))
     yield claimed("(c) error against epochs", "falls for all mechanisms", "falls" if falling else "rises", falling)
     for k, value in zip(EPOCHS, lines["BandMF, amplified"], strict=True):
-        yield drawn(f"(c) BandMF at {k} epochs, relative to 1024 epochs", f"{value / lines['DP-SGD'][-1]:.4f}")
+        yield drawn(
+            f"(c) error of BandMF at {k} epochs, divided by that of DP-SGD at 1024 epochs",
+            f"{value / lines['DP-SGD'][-1]:.4f}",
+        )
 
 
 def _against_multi_epoch() -> Iterator[Row]:
@@ -129,5 +134,6 @@ def _against_multi_epoch() -> Iterator[Row]:
 
 
 FULL_BATCH_NOTE = (
-    "a diagonal C whose entries decrease like the fourth root of the remaining steps gains sqrt(9/8) = 1.0607"
+    "with a diagonal C whose entries decrease like the fourth root of the remaining steps, the error is sqrt(9/8) = "
+    "1.0607 times smaller than with C = I"
 )

@@ -86,7 +86,7 @@ class Journal:
 
     def check_usable(self) -> None:
         """Raise `Refused` if the run is closed, its directory was moved, a write is in progress, or a write failed."""
-        self.check_open()  # another thread may have closed the run while this one waited for the lock
+        self.check_open()  # another thread may have closed the run while this one waited for the run's thread lock
         self.critical.check()
         if self.lock is not None:
             self.lock.check_in_place()

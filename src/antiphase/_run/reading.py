@@ -54,7 +54,8 @@ class RunRecord:
     def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
         """Verify, with fresh samples, the stated epsilon of the steps that ran. Return it, or raise `Refused`.
 
-        An epsilon that does not come from samples is returned without this check, because `report` has computed it.
+        An epsilon that does not come from samples is returned without this check: `report` has computed it without
+        randomness, so fresh samples cannot confirm or refute it.
 
         Args:
             stated: report on this run. Its `guarantee` is the claim to check.

@@ -105,8 +105,8 @@ def evaluate_final_models(
     Args:
         claimed: plan or mechanism that the program claims to run.
         found: scores from the final models.
-        workload: optimizer of the program. Thresholds are chosen with scores that are simulated for this optimizer. The
-            default is the plan's workload, or plain SGD if `claimed` is a mechanism.
+        workload: optimizer of the program. The thresholds on the scores are chosen with scores that are simulated for
+            this optimizer. The default is the plan's workload, or plain SGD if `claimed` is a mechanism.
         delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
         separate_runs: True if each canary comes from its own run. The bounds then need no assumption about the program.
@@ -157,7 +157,7 @@ def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, 
     Args:
         mechanism: mechanism that the program claims to run.
         workload: optimizer that turns released sums into models.
-        count: number of scores of each kind.
+        count: number of scores of present canaries, and of absent canaries.
         seed: seed of the simulation.
     """
     rng, strategy = np.random.default_rng(seed), mechanism.strategy

@@ -21,7 +21,7 @@ LEAST_NOISE = 1e-12
 
 
 def contribution_test(mechanism: Mechanism, release: Release, found: Scores, level: float = 0.01) -> StatisticalTest:
-    """Test whether canaries contributed as claimed.
+    """Test whether canaries contributed as claimed. The test has several parts, each with its own p-value.
 
     | part | detects |
     |---|---|

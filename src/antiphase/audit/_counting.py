@@ -35,9 +35,11 @@ If the canaries of one run take part in different steps, the scores are independ
 then still holds for the means of P(S) and Q(S) over the canaries. By Hoeffding (1956), Thm 4, a sum of independent
 indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
 by at least one. A p-value of at most 1/4 implies such a count if k_1 >= 2 and n_0 - k_0 >= 2, so it stays valid. If k_1
-or n_0 - k_0 is 1, the probability of at least one such score is at most its mean number, which is at most -log(1 - p)
-for a binomial p-value p, and -log(1 - p) <= p e^p for p <= 1/4. So p is then replaced by p e^p. P-values above 1/4 are
-replaced by 1. Both replacements are made only for scores that are not identically distributed.
+is 1, p_1 is the probability that at least one score of a present canary is in S. This probability is at most the mean
+number of such scores, which is at most -log(1 - p) for a binomial p-value p, and -log(1 - p) <= p e^p for p <= 1/4. So
+p is then replaced by p e^p. If n_0 - k_0 is 1, the same holds for p_0 and the scores of absent canaries that are not in
+S. P-values above 1/4 are replaced by 1. Both replacements are made only for scores that are not identically
+distributed.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).

@@ -1,4 +1,8 @@
-"""Evaluates the sums that a program released: computes all bounds and tests of an audit."""
+"""Evaluates the sums that a program released: computes all bounds and tests of an audit.
+
+Canaries are artificial examples. From the released sums, the attack computes a score for each canary, which is high if
+the canary looks present in the data.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ def check_enough_canaries(inside: Array, outside: Array) -> None:
 
 
 def reference_size(canaries: int) -> int:
-    """Return how many scores to simulate. Thresholds are chosen with these scores."""
+    """Return how many scores to simulate. The thresholds are chosen with these scores."""
     return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
 
 

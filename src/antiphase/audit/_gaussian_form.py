@@ -1,12 +1,12 @@
 """Lower bounds on the signal-to-noise ratio of a Gaussian mechanism, and on the epsilon that follows from it.
 
-The value x_i of canary i is the projection of the release on the canary's contributions (`Scores.values`). If the noise
-is Gaussian, x_i = c + r s g_i + s e_i, where the e_i are independent standard normals. If the canary is present, g_i is
-its claimed signal, in standard deviations of the claimed noise; otherwise, g_i is 0. The ratio r is the actual
-signal-to-noise ratio divided by the claimed one. A correct program has r <= 1. The offset c and the scale s are
-unknown. The t statistic of the slope in a linear regression of x_i on g_i has a noncentral t distribution with
-noncentrality r sqrt(sum (g_i - mean of g)^2). Inverting this distribution gives an exact lower confidence limit on r
-for any c and s.
+Canaries are artificial examples. The value x_i of canary i is the projection of the release on the canary's
+contributions (`Scores.values`). If the noise is Gaussian, x_i = c + r s g_i + s e_i, where the e_i are independent
+standard normals. If the canary is present, g_i is its claimed signal, in standard deviations of the claimed noise;
+otherwise, g_i is 0. The ratio r is the actual signal-to-noise ratio divided by the claimed one. A correct program has
+r <= 1. The offset c and the scale s are unknown. The t statistic of the slope in a linear regression of x_i on g_i has
+a noncentral t distribution with noncentrality r sqrt(sum (g_i - mean of g)^2). Inverting this distribution gives an
+exact lower confidence limit on r for any c and s.
 
 If r > 1, the noise is only 1 / r times as large as claimed, or contributions are r times too large. If examples are
 sampled as claimed, the program is then exactly as private as the claimed mechanism with noise_std / r.
@@ -108,7 +108,7 @@ def gaussian_bound(
 
     Args:
         mechanism: mechanism that the program claims to run.
-        found: scores of the program's canaries (artificial examples).
+        found: scores of the program's canaries.
         delta: delta of the bound.
         confidence: probability with which the bound holds.
     """

@@ -1,8 +1,10 @@
 """Lower bounds on epsilon from many canaries in one run, without assuming that their scores are independent.
 
-Every canary has its own fair coin, which decides whether it is present. The attack guesses the coins of some canaries
-from the released values, and abstains on the others. Let m be the number of canaries, r the number of guesses, and c
-the number of correct guesses. Two theorems bound the probability of this many correct guesses:
+Canaries are artificial examples. Every canary has its own fair coin, which decides whether it is present in the data.
+From the released values, the attack computes a score for each canary, which is high if the canary looks present. It
+guesses that the canaries with the highest scores are present, and abstains on the others. Let m be the number of
+canaries, r the number of guesses, and c the number of correct guesses. Two theorems bound the probability of this many
+correct guesses:
 
 - `steinke_epsilon` assumes that the program is (epsilon, delta)-differentially private for each canary. Then the
   probability of c or more correct guesses is at most Pr(Bin(r, e^epsilon / (1 + e^epsilon)) >= c) plus a term for
@@ -13,9 +15,9 @@ the number of correct guesses. Two theorems bound the probability of this many c
   1, these inequalities limit how probable c or more correct guesses are. Mahloujifar, Melis and Chaudhuri 2024, Thm
   3.2.
 
-The attack guesses that the canaries with the highest scores are present. The number of guesses is chosen with simulated
-scores of the claimed mechanism. This choice does not depend on the data, so the bounds need no correction for the
-several numbers that were compared. The coins must be fair and independent, so the number of present canaries is random.
+The number of guesses is chosen with simulated scores of the claimed mechanism. This choice does not depend on the data,
+so the bounds need no correction for the several numbers that were compared. The coins must be fair and independent. In
+particular, do not fix the number of present canaries.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, alpha: float) -> float:
     """Return a lower bound on epsilon at delta, for programs with a Gaussian trade-off function.
 
-    It is the epsilon of the largest mu for which the correct guesses reject mu-Gaussian privacy at level alpha; 0 if
-    there is none.
+    A program is mu-Gaussian if, for each canary, its trade-off function is at least that of N(0, 1) against N(mu, 1).
+    The result is the epsilon, at delta, of the largest mu that the number of correct guesses rejects at level alpha; 0
+    if it rejects none.
 
     Reference: Mahloujifar, Melis and Chaudhuri 2024, Thm 3.2.
     """
@@ -80,9 +83,9 @@ def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, al
 def rejects_gaussian(canaries: int, guesses: int, correct: int, mu: float, alpha: float) -> bool:
     """Return whether `correct` or more correct guesses have probability below alpha for every mu-Gaussian program.
 
-    Assume that this probability is alpha. The theorem then gives lower bounds on the probabilities of exactly
-    `correct` - 1, `correct` - 2, ... correct guesses, one after another. If all probabilities add up to more than 1,
-    the assumption is wrong, and mu is rejected.
+    Assume that for some mu-Gaussian program, this probability is alpha. The theorem then gives lower bounds on the
+    probabilities of exactly `correct` - 1, `correct` - 2, ... correct guesses, one after another. If all probabilities
+    add up to more than 1, the assumption is wrong, and mu is rejected.
     """
     right, wrong = alpha * correct / canaries, alpha * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):

@@ -29,7 +29,7 @@ from antiphase.audit._release import Flags
 
 
 def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 0.01) -> StatisticalTest:
-    """Test whether the canaries took part as the participation promises.
+    """Test whether the canaries took part as the participation promises. Each part of the test has its own p-value.
 
     | part | detects |
     |---|---|

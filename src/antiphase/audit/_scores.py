@@ -3,23 +3,24 @@
 One distribution is for a present canary (artificial example), the other one for an absent canary. Let y be the released
 sums along the canary's direction. They are whitened: w = W y / noise_std, where the matrix W makes the noise white (see
 `whiten` in `_canary.py`). The noise in w then consists of independent standard normals. A canary with contributions u
-adds a = W u / noise_std to w. In this table, a^2 is the squared norm of a:
+adds a = W u / noise_std to w. In the table, a^2 is the squared norm of a:
 
 | participation | score of a canary |
 |---|---|
 | deterministic | <a, w> - a^2 / 2; under replace adjacency, 2 <a, w> |
-| Poisson, cyclic Poisson | sum over the steps t of the canary's group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
+| Poisson, cyclic Poisson | sum of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) over the steps t of the canary's group |
 | balls in bins | log of the mean over the bins i of exp(<a_i, w> - a_i^2 / 2) |
 | Poisson with a minimum separation | log of the mean over all patterns p of exp(<a_p, w> - a_p^2 / 2) |
-| fixed size (under replace adjacency) | sum over the steps t of the canary's group of log(M(a_t) / M(-a_t)) |
+| fixed size (under replace adjacency) | sum of log(M(a_t) / M(-a_t)) over the steps t of the canary's group |
 
 Here q is the sampling rate, and a_t is the contribution to w of step t alone. The group of a canary is the set of steps
 in which it can be sampled. A bin is a set of steps, and a_i is the contribution of the steps in bin i. A pattern p is a
 possible set of all steps in which a canary takes part, and a_p is the contribution of these steps. The mean over
 patterns weights each pattern by its probability. In the last row, M(a) = 1 - q + q exp(<a, w> - a^2 / 2).
 
-By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the two distributions. Bounds are also
-valid for any other score that does not use the canary's coin, which decides whether the canary is present.
+By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the two distributions. The audit's lower
+bounds on epsilon are also valid for any other score, if it does not use the canary's coin. (The coin decides whether
+the canary is present.)
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Scores:
 
 
 def scores(mechanism: Mechanism, release: Release) -> Scores:
-    """Return the white-box scores of a release.
+    """Return the white-box scores of the canaries, computed from the released sums of all steps.
 
     Args:
         mechanism: mechanism that the program claims to run.
@@ -128,12 +129,12 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
 
 
 def final_model_scores(release: Release, workload: Workload) -> Array:
-    """Return the black-box score of each canary, which is how far the final model moved along its direction.
+    """Return the black-box score of each canary: how far the final model moved along the direction of the canary.
 
     The final model is the last row of the workload A applied to the released sums. An adversary without access to
     individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. If the final
-    model is not such a linear function, use any score that is high if a canary looks present, such as its negative
-    loss.
+    model is not such a linear function, use any score that is high if a canary looks present, such as the negative loss
+    on the canary.
 
     Args:
         release: the released sums.
@@ -155,13 +156,13 @@ def sampling_rate(mechanism: Mechanism) -> float:
 def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int) -> tuple[Array, Array]:
     """Return scores of present and of absent canaries, simulated for the claimed mechanism.
 
-    They serve to choose a threshold without the data. They depend only on the claim and on the sizes of the
-    contributions, never on coins or released values.
+    Thresholds are chosen with these scores, not with the data. The scores depend only on the claim and on the sizes of
+    the contributions, never on coins or released values.
 
     Args:
         mechanism: mechanism that the program claims to run.
         signals: sizes of the canaries' contributions, for deterministic participations.
-        count: number of scores of each kind; fewer if there are many steps.
+        count: number of scores of present canaries, and of absent canaries; fewer if there are many steps.
         seed: seed of the simulation.
     """
     rng = np.random.default_rng(seed)
@@ -191,7 +192,10 @@ def _whitened_signals(mechanism: Mechanism, used: Array) -> Array:
 
 
 def _groups_of(used: Array, groups: int) -> Array:
-    """Return the number of each canary's group, from the first step in which it takes part; 0 if it never does."""
+    """Return the index of each canary's group.
+
+    The first step in which a canary takes part determines its group. For a canary that never takes part, return 0.
+    """
     return np.argmax(used != 0.0, axis=0) % groups
 
 

@@ -126,9 +126,9 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
     """Simulate a run with the plan, parameter shapes, dtype and number of examples of a stored run, and with canaries.
 
     Noise and batches come from the same code as in the stored run, but from a different key, which is derived from the
-    run's secret. So everything computed from the result can be published. Numbers computed from the stored run's own
-    noise must not be published. With such numbers and the released sums, anyone could test which of two data sets was
-    used.
+    run's secret. Everything computed from the result can therefore be published. Numbers computed from the stored run's
+    own noise must not be published. With such numbers and the released sums, anyone could test which of two data sets
+    was used.
 
     Returns None if an integration generated the noise of the stored run on a device, such as a GPU.
 

@@ -35,7 +35,8 @@ class CanaryClient:
     Args:
         directory: directory of the client.
         update: the client's update of the canary array.
-        separation: smallest distance, in releases, between two participations of the client. The mod enforces it.
+        separation: smallest distance, in releases (new models), between two participations of the client. The mod
+            enforces this distance.
     """
 
     def __init__(self, directory: Path, update: Array, separation: int = 1) -> None:

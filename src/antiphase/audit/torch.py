@@ -234,7 +234,7 @@ def drive_final_model(
 def _with_canaries(
     plan: Plan, data: Any, canaries: int, quiet: int, examples: int | None, secret: Secret
 ) -> tuple[Flags, Indices, CanaryData]:
-    """Return the coins, the indices of the canaries among the examples, and the data with canaries."""
+    """Return the coins (True for present canaries), the indices of the canaries, and the data with canaries."""
     total = examples or plan.problem.examples or canaries
     present = fair_coins(canaries, coin_generator(secret, "torch"))
     signs = 2.0 * present - 1.0 if plan.mechanism.adjacency == "replace" else present.astype(np.float64)

@@ -84,10 +84,11 @@ def clipped_sum(
     - The batch is the same on all devices. `jax.lax.psum` would count its examples several times. With
       check_vma=False, this is not detected.
 
-    For dropout and other randomness in the loss, pass the keys of `batches` as an element of the batch:
-    `total(params, (*batch.data, batch.keys), batch.mask)`. A key belongs to an example and is secret. Other keys in the
-    batch raise `Refused`: `jax.random.split` gives row i the i-th key, so leaving out one example would change the keys
-    of all later ones. The sum would then change by many times `clip_norm`.
+    For dropout and other randomness in the loss, pass the random keys that `antiphase.jax.batches` makes, one per
+    example, as an element of the batch: `total(params, (*batch.data, batch.keys), batch.mask)`, where `total` is the
+    returned function. A key belongs to an example and is secret. Other keys in the batch raise `Refused`:
+    `jax.random.split` gives row i the i-th key, so leaving out one example would change the keys of all later ones. The
+    sum would then change by many times `clip_norm`.
 
     A `lattice` is a grid on which sums and noise are exact integers (docs/lattice-noise.md). With a lattice, gradients
     are computed one at a time, clipped, truncated to the grid, and summed exactly, as int64. The integers of one

@@ -82,7 +82,11 @@ class DeviceKey:
         return self._key.copy(), np.bool_(True)
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> int:
-        """Return the step. Raise an error unless the state is consistent and follows from the run's ledger."""
+        """Return the step of a state.
+
+        Raises an error unless the parts of the state belong to the same step and run, and the state was computed from
+        the outputs in the run's ledger.
+        """
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
         if not all(map(np.array_equal, (step, run_id, history_hash), private)):

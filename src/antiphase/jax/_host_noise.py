@@ -64,7 +64,10 @@ class HostNoise:
         return made
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any) -> int:
-        """Return the step. Raise an error unless the state belongs to this run and follows from the run's ledger."""
+        """Return the step of a state.
+
+        Raises an error unless the state belongs to this run and was computed from the outputs in the run's ledger.
+        """
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
         set_noise_source(self._run, "host")  # raises if the run is closed

@@ -55,9 +55,9 @@ def check_grouping(module: nn.Module, rows: int, mode: str, *, batch_first: bool
 
 
 def add_rows(module: Any, rows: int) -> None:
-    """Make a wrapped module add the gradients of every `rows` consecutive rows.
+    """Make a wrapped module add the gradients of each group of `rows` consecutive rows, that is, of each example.
 
-    Call it before `GhostGradients` is created.
+    Call this function before `GhostGradients` is created.
     """
     samplers = {kind: conv_gradients if issubclass(kind, _ConvNd) else f for kind, f in module.GRAD_SAMPLERS.items()}
     module.GRAD_SAMPLERS = {kind: partial(_summed, sampler, rows) for kind, sampler in samplers.items()}
@@ -68,11 +68,11 @@ def add_rows(module: Any, rows: int) -> None:
 
 
 def group_inputs(module: Any, rows: int) -> None:
-    """Make ghost clipping treat the rows of an example as positions of one row.
+    """Make ghost clipping treat the rows of an example as one row with more positions.
 
-    This works because the formulas for `Linear` and `Embedding` in `_ghost.py` add over positions, such as the tokens
-    of a sequence. For convolutions, ghost clipping then uses per-example gradients instead of a formula. Call this
-    function after `GhostGradients` is created.
+    Positions are, for example, the tokens of a sequence. This works because the formulas for `Linear` and `Embedding`
+    in `_ghost.py` add over the positions of a row. For convolutions, ghost clipping then uses per-example gradients
+    instead of a formula. Call this function after `GhostGradients` is created.
     """
     module.NORM_SAMPLERS = {
         kind: partial(_grouped, keep, rows)
@@ -118,6 +118,7 @@ def _by_group(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     if len(tensor) % rows:
         raise Refused(
             f"The number of rows of a layer is not a multiple of rows_per_example={rows}.",
-            hint="call every layer with all rows of the batch; look up positions for every row",
+            hint="call every layer with all rows of the batch; look up position embeddings for every row, with "
+            "position_ids=torch.arange(length).expand(len(tokens), -1)",
         )
     return tensor.unflatten(0, (-1, rows))  # type: ignore[no-untyped-call]

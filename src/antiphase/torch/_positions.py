@@ -1,4 +1,4 @@
-"""Gives position embeddings one row per example, although models look up positions once for the whole batch.
+"""Gives position embeddings one row per example, although models look them up once for the whole batch.
 
 GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) and add the result to all examples. The
 layer then has only one row of gradients, the sum over the examples, so these gradients cannot be clipped per example.

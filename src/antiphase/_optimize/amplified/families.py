@@ -1,9 +1,9 @@
 """The families of strategies that can be optimised under privacy amplification by balls-in-bins sampling.
 
-Each family maps coordinates to strategies. It can also minimise a function that approximates log(loss) near the current
-point: log error + log <H, G> / 2, called the tangent (see `optimizer`). Here H is a fixed matrix of weights. G is the
-Gram matrix of the modes, which are sums of columns of the strategy matrix C (see `weighted_gram`). <H, G> is the sum of
-the products H_ij G_ij.
+Each family maps coordinates to strategies. It can also minimise a function that approximates log(noise_std x error)
+near the current point: log error + log <H, G> / 2, called the tangent (see `optimizer`). Here H is a fixed matrix of
+weights. G is the Gram matrix of the modes. A mode is the sum of the columns of |C| for the steps of one bin, where |C|
+holds the absolute values of the strategy matrix C (see `weighted_gram`). <H, G> is the sum of the products H_ij G_ij.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
-MAX_POWER = 64.0  # for "max", the error is the power mean of the variances with this exponent
+MAX_POWER = 64.0  # for "max", the largest variance is replaced by the power mean with this exponent
 LBFGS_ITERATIONS = 40  # iterations for each matrix of weights H
 NEWTON_ITERATIONS = 4  # iterations for each matrix of weights H
 
@@ -55,7 +55,8 @@ class ToeplitzFamily(Family):
     """Toeplitz strategies with non-negative, non-increasing coefficients.
 
     A point holds the differences of successive coefficients. All roots of a polynomial c(x) with such coefficients lie
-    outside the open unit disc (Enestrom-Kakeya theorem). So every point has a finite error.
+    outside the open unit disc (Enestrom-Kakeya theorem). So the entries of C^-1 do not grow exponentially with the
+    number of steps, and every point has a finite error.
     """
 
     def __init__(

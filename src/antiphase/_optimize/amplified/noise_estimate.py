@@ -1,8 +1,9 @@
-"""Monte Carlo estimates of the noise_std that a budget requires under balls-in-bins, and of its gradient.
+"""Monte Carlo estimates of log noise_std, and of its gradient with respect to the Gram matrix of the modes.
 
-Here noise_std is the standard deviation of the noise. The estimates only guide the search for a strategy. The noise_std
-of the returned strategy is calibrated separately, with a proof. noise_std depends on the strategy only through the Gram
-matrix G of the modes, which are sums of columns of the strategy matrix (see `weighted_gram`).
+Here noise_std is the standard deviation of the noise that a privacy budget requires under balls-in-bins sampling. It
+depends on the strategy only through G, the Gram matrix of the modes. A mode is the sum of the columns of |C| for the
+steps of one bin, where |C| holds the absolute values of the strategy matrix C (see `weighted_gram`). The estimates only
+guide the search for a strategy. The noise_std of the returned strategy is calibrated separately, with a proof.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class NoiseEstimator:
                     hint="use a larger epsilon, or batches other than BallsInBins",
                 )
             step = (goal - found.log_delta) / found.by_log_noise
-            # Near the solution, the next step uses the same estimator, given by alpha, so that estimates do not jump.
+            # Samples are reweighted by a power alpha of the likelihood ratio (see `delta_slopes`); 0 chooses the best
+            # power. Near the solution, alpha stays the same, because the estimates can jump if it changes.
             alpha = found.alpha if abs(step) <= SMALL_LOG_NOISE_STEP else 0
             # If this step undoes more than half of the last step, the estimated delta is not continuous: it jumps
             # across the budget's delta between the last two points.

@@ -1,14 +1,15 @@
 """Optimise strategies under amplification by balls-in-bins: minimise noise_std x error for a privacy budget.
 
-The noise_std (standard deviation of the noise) that a budget requires depends on the strategy matrix C only through a
-Gram matrix G. It is the Gram matrix of the modes of C, which are sums of columns (see `weighted_gram`). The gradient of
-log noise_std with respect to G is H / 2, where H is a matrix of weights that is estimated by Monte Carlo sampling (see
-`noise_estimate`).
+The noise_std (standard deviation of the noise) that a budget requires depends on the strategy matrix C only through G,
+the Gram matrix of the modes. A mode is the sum of the columns of |C| for the steps of one bin, where |C| holds the
+absolute values of C (see `weighted_gram`). The gradient of log noise_std with respect to G is H / 2, where H is a
+matrix of weights that is estimated by Monte Carlo sampling (see `noise_estimate`).
 
-The true objective is log(noise_std x error). The function log error + log <H, G> / 2, with H fixed at the current C, is
-called the tangent, where <H, G> is the sum of the products H_ij G_ij. At the current C, the tangent has the same
-gradient as the true objective, and evaluating it takes no Monte Carlo samples. Each iteration minimises the tangent and
-moves to the minimum, or only part of the way if the true objective would increase there. Then H is estimated again.
+The loss is noise_std x error, and the true objective is log(loss). The function log error + log <H, G> / 2, with H
+fixed at the current C, is called the tangent, where <H, G> is the sum of the products H_ij G_ij. At the current C, the
+tangent has the same gradient as the true objective, and evaluating it takes no Monte Carlo samples. Each iteration
+minimises the tangent and moves to the minimum, or only part of the way if the true objective would increase there. Then
+H is estimated again.
 
 A search has several stages with growing numbers of samples. All iterations of a stage use the same samples. At the end,
 the noise_std of the best strategy is calibrated with independent samples.
@@ -49,7 +50,7 @@ MIN_DEFAULT_BANDS = 32
 QUICK_START_ITERATIONS = 10
 QUICK_STAGES = ((1 << 11, 1), (1 << 12, 2))
 QUICK_MIN_GAIN = 1e-4
-LOG_LOSS_MARGIN = 0.01  # strategies whose estimates of log(loss) differ by less are compared by calibrated noise_std
+LOG_LOSS_MARGIN = 0.01  # if estimates of log(loss) differ by less, strategies are compared with calibrated noise_std
 
 
 @dataclass(frozen=True)

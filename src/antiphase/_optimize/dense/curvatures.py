@@ -1,14 +1,14 @@
 """The dense problem for `Curvatures`: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
 
-Here X = C^T C for the strategy C, p_i are the weights of the curvatures, and A_i is the workload for curvature i. The
-vector g is as in the docstring of `Curvatures`: g_t^2 = 1 / n if all n steps count. If only the last iterate counts,
-g_t^2 is 1 for the last step and 0 for the others. If the model is the mean of the last iterates, V = sum_i a_i a_i^T
-with the rows a_i from `Curvatures.last_rows`.
+Here X = C^T C for the strategy C, p_i is the weight of curvature i, and A_i is the workload in the directions with this
+curvature. The vector g is as in the docstring of `Curvatures`: g_t^2 = 1 / n if all n steps count. If only the last
+iterate counts, g_t^2 is 1 for the last step and 0 for the others. If the model is the mean of the last iterates,
+V = sum_i a_i a_i^T with the vectors a_i from `Curvatures.last_rows`.
 
 Unless all steps count, V is singular: its rank is at most the number of curvatures. The best X is then singular too,
 and the iteration that maximises the dual function (see `dual_ascent`) has no fixed point. So the iteration uses
 V + share x V_all + c I instead of V, with a small number `share`. V_all is the matrix V for the case that all steps
-count. This term keeps the noise of earlier iterates from growing too large. The multiple of the identity bounds the
+count. Adding it keeps the noise of earlier iterates from growing too large. The multiple of the identity bounds the
 condition number.
 
 Loss and bound are computed for V itself. This is possible because the bound of `dual` holds for any positive

@@ -1,14 +1,14 @@
 """The dual function of the dense problem, which gives a proved lower bound and a corresponding primal point.
 
-The dense problem minimises the error over X = C^T C for strategies C and a workload A. A matrix X is feasible if the
-sensitivity is at most 1 and X satisfies the other constraints of the problem. Let w be weights of the steps. Let
-U = R R^T be a positive definite matrix, which holds the Lagrange multipliers of the constraints (see `multipliers`).
-Every feasible X satisfies
+For a workload A, the dense problem minimises the error of the strategy C over all feasible X = C^T C. A matrix X is
+feasible if the sensitivity is at most 1 and X satisfies the other constraints of the problem. Let w be weights of the
+steps in the error. Let U = R R^T be a positive definite matrix, which holds the Lagrange multipliers of the constraints
+(see `multipliers`). Every feasible X satisfies
 
     tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U).
 
 Here mass(U) is the largest tr(U X) over all feasible X. The matrix
-X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1 is called the primal point for U. At the optimal U, it is the optimal X, up
+X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1 is called the primal point for U. At the optimal U, X(U) is the optimal X, up
 to a factor.
 """
 
@@ -31,6 +31,8 @@ EPS = float(np.finfo(float).eps)
 class SortedWorkload:
     """A workload with its steps sorted by residue class.
 
+    A residue class consists of the steps in which one example takes part (see `residue_blocks`).
+
     Args:
         matrix: the workload matrix, A.
         inverse: the bands of A^-1, or None if A^-1 is not banded. The bands make `variances` faster.
@@ -48,7 +50,12 @@ class SortedWorkload:
         return self._gram / len(weights) if rows.fixed else (self.columns.T * weights) @ self.columns
 
     def variances(self, factor: Array, sigma: Array) -> Array:
-        """Return the diagonal of A Y diag(1 / sigma) Y^T A^T, where Y = `factor` has rows sorted by class."""
+        """Return the noise variances of the steps, the diagonal of A X^-1 A^T, for X^-1 = Y diag(1 / sigma) Y^T.
+
+        Args:
+            factor: the matrix Y, with rows sorted by class.
+            sigma: positive numbers, one for each column of Y; in `BlockDual`, the singular values.
+        """
         from antiphase._kernels import filter_columns
 
         if self._inverse is None:
@@ -63,8 +70,6 @@ class SortedWorkload:
 
 class BlockDual:
     """The dual function for multipliers U that are block diagonal over the residue classes.
-
-    A residue class consists of the steps in which one example takes part (see `residue_blocks`).
 
     Args:
         workload: the workload matrix, A.
@@ -159,9 +164,9 @@ class BlockDual:
         None if the smallest singular value is not positive.
 
         If the eigenvalue decomposition of M^T M gives an accurate enough bound, it is used. Otherwise the slower
-        singular value decomposition of M is used. Let E be the rounding error of M^T M, and v_i its eigenvalues.
-        Rounding changes the v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt 1953). So the square root of v_i
-        changes by at most |d_i| / sqrt(v_i), and the sum of all square roots by at most |E|_F (sum_i 1 / v_i)^1/2.
+        singular value decomposition of M is used. Let E be the rounding error of M^T M, and v_i the eigenvalues of
+        M^T M. Rounding changes the v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt 1953). So the square root of
+        v_i changes by at most |d_i| / sqrt(v_i), and the sum of all square roots by at most |E|_F (sum_i 1 / v_i)^1/2.
         """
         classes = self._workload.classes
         V = self._workload.gram(self._rows, weights)
@@ -186,9 +191,10 @@ class NonnegativeDual:
     """The dual function of the problem in which all entries of X must be non-negative.
 
     Each entry (i, j) of X with i and j in different residue classes has a multiplier N_ij >= 0. The multiplier of the
-    whole problem is U = D - N with a block-diagonal D. The coordinates of N are N_ij / sqrt(D_ii D_jj). Each iteration
-    subtracts a multiple of the correlations X_ij / sqrt(X_ii X_jj) from them. Negative coordinates count as 0. A point
-    is a point of `BlockDual` followed by the coordinates of N.
+    whole problem is U = D - N, where D is block diagonal, like U in `BlockDual`. The coordinates of N are
+    N_ij / sqrt(D_ii D_jj). Each iteration subtracts a multiple of the correlations X_ij / sqrt(X_ii X_jj) from these
+    coordinates. Negative coordinates count as 0. A point of this function consists of a point of `BlockDual` and the
+    coordinates of N.
 
     Args:
         workload: the workload matrix, A.
@@ -225,7 +231,8 @@ class NonnegativeDual:
         R = np.linalg.cholesky(U - N)
         M = np.sqrt(weights)[:, None] * (self._workload.columns @ R)
         _, sigma, transposed = np.linalg.svd(M)
-        # Allow for rounding errors: R R^T differs from U, which changes tr(U X), and the singular values are inexact.
+        # Allow for rounding errors: R R^T differs from D - N (here `U - N`), which changes its trace with X, and the
+        # singular values are inexact.
         norm = float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max())
         mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * sum(map(len, blocks))
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
@@ -283,7 +290,7 @@ def _congruence(classes: ResidueClasses, root: Blocks, V: Array) -> Array:
 
 
 def _gram(classes: ResidueClasses, factor: Blocks, vectors: Array, sigma: Array) -> Callable[[], Array]:
-    """Return a function that computes the primal point X. It is called for the best point only."""
+    """Return a function that computes the primal point X. This function is called for the best point only."""
 
     def make() -> Array:
         Z = classes.times(factor, vectors)

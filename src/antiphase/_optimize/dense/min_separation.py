@@ -1,7 +1,7 @@
 """The dense problem under minimum separation b, for strategies C with at most b bands.
 
-With at most b bands, the columns of C for the steps of a participation pattern are orthogonal. Let x_i be the squared
-norm of column i. Then
+A participation pattern is the set of steps in which one example takes part. With at most b bands, the columns of C for
+the steps of a pattern are orthogonal. Let x_i be the squared norm of column i. Then
 
     sensitivity^2 = max over patterns p of sum_{i in p} x_i
                   = min { sum_w cost_w q_w : q_w >= 0, x_i <= sum of q_w over all windows w that contain i }.

@@ -1,11 +1,11 @@
 """Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal multipliers.
 
-The dense problem minimises the error over X = C^T C for strategies C. A residue class r consists of the steps in which
-one example takes part, and X_r is the block of X for these steps. In each of the steps, the example contributes a
-vector of norm 1. Let K hold the inner products of these vectors. K can be any correlation matrix, and the constraint on
-the sensitivity is tr(X_r K) <= 1 for every K. So the Lagrange multiplier U_r of this constraint is v_r K with a number
-v_r >= 0 and some K: it can be any positive semidefinite matrix with constant diagonal. The multipliers of the
-constraint "X_r is diagonal with trace 1" are the same matrices.
+The dense problem minimises the error of a strategy C over all feasible X = C^T C. A residue class r consists of the
+steps in which one example takes part, and X_r is the block of X for these steps. In each of the steps, the example
+contributes a vector of norm 1. Let K hold the inner products of these vectors. K can be any correlation matrix, and the
+constraint on the sensitivity is tr(X_r K) <= 1 for every K. So the Lagrange multiplier U_r of this constraint is v_r K
+with a number v_r >= 0 and some K: it can be any positive semidefinite matrix with constant diagonal. The multipliers of
+the constraint "X_r is diagonal with trace 1" are the same matrices.
 
 All multipliers together form a block-diagonal matrix U with blocks U_r. The Python classes of this module map a point,
 which is a vector of unconstrained coordinates, to U.
