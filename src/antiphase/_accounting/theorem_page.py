@@ -84,12 +84,12 @@ removing the example and one for adding it. Both are estimated by importance sam
 be bounded. The reported "confident" number is a confidence limit on the mean weight, and delta includes its failure
 probability. A second bound, of kind "upper", needs no samples and is reported if it is smaller. It is the smallest
 bound of up to three: the bound without amplification, the largest possible weight of a sample and, for random
-min-separation, a mean over the number of participations. For balls in bins with independent noise, a bound computed by
-convolution replaces the largest weight. `MonteCarlo` sets the number of samples and the precision. If C has negative
-entries, their absolute values are used. Some mechanisms are accounted for at their worst pattern, without
-amplification: strategies that are not lower triangular, and random min-separation with a strategy that has more bands
-than the separation. `compose`, `group_epsilon` for more than one example, `zcdp` and `gdp` always account for
-`BallsInBins` and `PoissonMinSeparation` at the worst pattern.
+min-separation, a mean of Gaussian deltas over the random number of participations. For balls in bins with independent
+noise, a bound computed by convolution replaces the largest weight. `MonteCarlo` sets the number of samples and the
+precision. If C has negative entries, their absolute values are used. Some mechanisms are accounted for at their worst
+pattern, without amplification: strategies that are not lower triangular, and random min-separation with a strategy that
+has more bands than the separation. `compose`, `group_epsilon` for more than one example, `zcdp` and `gdp` always
+account for `BallsInBins` and `PoissonMinSeparation` at the worst pattern.
 
 **Source of the randomness.** On every call, `epsilon` and `delta` draw fresh entropy and store it in `Bound.entropy`.
 If you pass a `MonteCarlo` with a seed, they draw no entropy. `plan` and `calibrate` search with seeds that are hashes

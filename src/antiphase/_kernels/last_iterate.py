@@ -158,7 +158,8 @@ def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array
 def workload_gram(inverse: Array, weights: Array) -> Array:
     """Return H = A^T diag(weights) A in O(n^2) time, where inverse[t, r] = A^-1[t, t - r].
 
-    A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last to the first. For i <= j,
+    H solves A^-T H = diag(weights) A. The matrix A^-T is upper triangular, so the rows of H are computed from the last
+    to the first. The right side is lower triangular, so only its diagonal occurs in the entries of H with i <= j:
 
         H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
     """

@@ -53,8 +53,9 @@ class ClaimOutcome:
 
     Args:
         bound: the claimed delta as a bound, or None if the claim was not verified.
-        limit: the larger of the confidence limits for removal and addition. If no samples were drawn, it is the proved
-            bound (if that verifies the claim) or else the expected limit.
+        limit: the larger of the confidence limits for removal and addition. If a proved bound verifies the claim
+            without samples, it is that bound. If the pilot run predicts failure, no more samples are drawn, and it is
+            the limit that the pilot run predicts.
         estimate: estimate of delta for the direction, removal or addition, that `limit` belongs to.
         error: standard error of the estimate.
     """

@@ -79,8 +79,8 @@ class KeyedDigest:
     universal hash: two different segments of at most L blocks of 16 bytes have the same tag with a probability of at
     most (L + 1) / 2^128. A universal hash followed by a PRF is a PRF. The reason is that two different lists of arrays
     almost surely give HMAC two different inputs, and then the digests are independent random bytes to anyone without
-    k2. Secrecy therefore does not depend on the nonces. The nonces only give different tags to equal segments of
-    different steps, or of one step.
+    k2. Secrecy therefore does not depend on the nonces. The nonces only make the tags of equal segments differ, whether
+    these are segments of one step or of different steps.
 
     Reference: Carter and Wegman 1981 (universal hashing); Shoup 1996, "On fast and provably secure message
     authentication based on universal hashing"; McGrew and Viega 2004 (GHASH); NIST SP 800-38D (GMAC).

@@ -139,9 +139,9 @@ class Run:
                 create it yourself and pass it.
             dtype: dtype of the noise, float32 or float64. None means float32, or int64 if the plan has a lattice (noise
                 in exact integers).
-            background_noise: if true, `batch` for the next step starts computing the step's noise on a background
-                thread, so that it is ready when `gradient_noise` asks for it. This does not change the noise, and it
-                needs no extra memory.
+            background_noise: if true, a call of `batch` for the next step also starts to compute the noise of that
+                step, on a background thread, so that `gradient_noise` need not wait for it. This does not change the
+                noise, and it needs no extra memory.
         """
         given = new_header(require_plan("Run.open", plan), leaves, dtype, examples)
         run = cls._from(open_directory(plan, directory, given, secret), SingleProcess())
@@ -408,9 +408,10 @@ class Run:
     def report(self) -> PrivacyReport:
         """Return the guarantee of the steps that ran, computed from the ledger, together with the planned guarantee.
 
-        Both account for the bounded range of the run's random draws. Raises `Refused` if delta is too small to account
-        for this range, which can happen only for epsilon above 700 (see `PrivacyReport.smallest_delta`). For noise
-        generated on a device, the report states the assumption that the draws are normal.
+        The noise that a run draws is bounded, unlike normal noise. Both guarantees include this difference in delta.
+        Raises `Refused` if delta is too small for that, which can happen only for epsilon above 700 (see
+        `PrivacyReport.smallest_delta`). For noise generated on a device, the report states the assumption that the
+        draws are normal.
 
         Raises `Refused` if the run is closed, since another process may have continued it. The command
         `antiphase report` reads a closed run.
@@ -509,8 +510,8 @@ class Run:
             raise Refused(
                 f"Step {t} cannot be committed: its batch has not been drawn since the run was opened, so its output "
                 "cannot come from that batch.",
-                hint="take the examples of every step from batch(step); if a loader of your own chooses them, open the "
-                "run without examples, which works only if the participation draws no random batches",
+                hint="take the examples of every step from batch(step); if a loader of your own chooses them, omit the "
+                "argument examples of Run.open, which is possible only for a participation without random batches",
             )
         if meaning == "next":
             self._check_replays()

@@ -55,7 +55,8 @@ def majorant(case: Case) -> Bracket:
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
     found = Bracket(lower, upper)
     if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
-        column = coefficients(case.strategy)  # the majorant of the column can be smaller than that of the buffers
+        # For a BLT, `upper` uses coefficients m_i computed from the buffers, which may not be the smallest.
+        column = coefficients(case.strategy)
         found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
     return found
 

@@ -96,8 +96,8 @@ class DPFTRL(Strategy):
             dropouts="replace"). "retry": release nothing, keep in memory what arrived, and ask more clients. "release":
             release the sum of the updates that arrived (possibly none), with the same noise and divisor.
         attempts: number of consecutive attempts with too few clients after which `start` raises `Refused`.
-        wait: longest time in seconds to wait for `goal` eligible clients to connect. The server then waits at most this
-            long for the clients to check in, or longer while check-ins keep arriving.
+        wait: longest time in seconds to wait for `goal` eligible clients to connect. The clients then have as long
+            again to check in. The server waits longer than that only while check-ins keep arriving.
         zero_above: an update counts as zero if an entry exceeds `zero_above` times the clipping norm in absolute value.
             If None, such updates are clipped like all others. This setting may change at a restart.
         raw_metrics: if True, the clients' own metrics are averaged and returned. They have no noise, and no guarantee
@@ -182,7 +182,7 @@ class DPFTRL(Strategy):
         self._selection = NodeSelection(identity)
         self._unasked: list[int] = []  # nodes that can still be asked in this attempt
         self._content = RecordDict()
-        self._timeout = self._ttl = 0.0  # until `start`: time that clients have to train, and lifetime of a message
+        self._timeout = self._ttl = 0.0  # time that clients have to train, and lifetime of a message; set by `start`
 
     def summary(self) -> None:
         """Log the settings, as Flower strategies do before the first round."""

@@ -64,7 +64,7 @@ class DeviceKey:
                 check_step(self._run, self._allowed(*position))
 
     def read(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> tuple[KeyWords, np.bool_]:
-        """Return (key, True) if the run allows the next step of the state that has these values.
+        """Return (key, True) if the run allows the next step of the state with the values in the arguments.
 
         Otherwise raise an error, or return (zeros, False) if the error must be deferred (see `must_defer`).
         """
@@ -203,7 +203,7 @@ def check_device_noise(strategy: Strategy, noise_std: float, dtype: np.dtype[Any
             noise, buffers = recursion.step(buffers, t, lambda row: rows[row])
             return (buffers, rows), scale * noise
 
-        with jax.ensure_compile_time_eval():  # simulate_noise may be called while another program is being traced
+        with jax.ensure_compile_time_eval():  # the caller may be tracing another program
             start = jnp.zeros((recursion.buffer_count, z.shape[1]), dtype), jnp.asarray(z, dtype)
             return np.asarray(jax.jit(lambda start: jax.lax.scan(step, start, jnp.arange(steps))[1])(start))
 

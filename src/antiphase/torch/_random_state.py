@@ -65,8 +65,8 @@ class StepGenerators:
 
         Args:
             step: index of the step.
-            example: None if the whole batch is loaded at once. With lattice noise, examples are loaded one by one, and
-                this is the index of the example in the data set: no other example may change its random numbers.
+            example: None if the whole batch is loaded at once. With lattice noise, examples are loaded one by one,
+                and this is the index of the example in the data set. (A row number would change with the batch.)
         """
         if self._outside is None:
             self._outside = _states(self._devices)

@@ -122,8 +122,9 @@ def _check_unhooked(module: nn.Module) -> None:
     """Raise `InvalidArgument` if a trained layer has hooks of an earlier `make_private`, or of Opacus.
 
     These hooks stay on the layers when the run is closed. After another `make_private`, two sets of hooks would add the
-    gradients of the layer, each with the `loss_reduction` of its own wrapper. With loss_reduction="mean", hooks
-    multiply the gradients by the number of examples, so one example could change the gradients of all others.
+    gradients of the layer, each with the `loss_reduction` of its own wrapper. Hooks with loss_reduction="mean" multiply
+    by the number of examples in the batch, to undo the division in a mean loss. If the loss is a sum, the factor
+    remains, and one more example in the batch changes the gradients of all others.
     """
     if isinstance(module, AbstractGradSampleModule):
         raise InvalidArgument(

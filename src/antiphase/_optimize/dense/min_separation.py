@@ -41,8 +41,9 @@ SHARE_OF_ALL_STEPS = 1e-3  # weight of the error of all steps, relative to the o
 class MinSeparationProblem:
     """Computes log(loss) at a point. The point determines a strategy C with sensitivity at most 1.
 
-    A point holds the columns of C, up to the scale of each column. Unless all columns must have equal norms, the square
-    roots of the weights of the windows follow, up to a common scale. The weight of the window of all steps comes first.
+    A point is a vector. Its first entries are the columns of C, up to the scale of each column. Unless all columns must
+    have equal norms, the next entries are the square roots of the weights of the windows, up to a common scale. The
+    first of these weights is that of the window of all steps.
 
     Args:
         steps: number of steps, n.
@@ -119,9 +120,9 @@ class MinSeparationProblem:
         """Return a proved lower bound on the squared loss of every feasible C.
 
         Let X = C^T C for the C of this point, and V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is
-        a sum of such matrices. The bound uses the dual function (see `dual`) at a multiplier U. Inside the band, U
-        equals the diagonal of X^-1 V X^-1. Outside the band, U equals X^-1 V X^-1. At the optimum, the off-diagonal
-        entries of X^-1 V X^-1 inside the band are 0 already.
+        a sum of such matrices. The bound uses the dual function (see `dual`) at a multiplier U. U is X^-1 V X^-1, but
+        with zeros in place of the off-diagonal entries inside the band. At the optimum, these entries of X^-1 V X^-1
+        are 0 already.
         """
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
         factor, y = self._tangent(inverse, power)
@@ -140,7 +141,10 @@ class MinSeparationProblem:
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
     def _tangent(self, inverse: Array, power: float) -> tuple[Array, Array]:
-        """Return F with F F^T = V (see `bound`), and C^-T F', where F' is F or `RegularizedError.factor(F)`."""
+        """Return F with F F^T = V (see `bound`), and C^-T F'.
+
+        F' is `RegularizedError.factor(F)` if the error is a `RegularizedError`, and F otherwise.
+        """
         from antiphase._kernels import filter_columns
 
         if self._factor is not None:
@@ -206,9 +210,10 @@ class RegularizedError:
         self._slope = np.empty((steps, bands))
 
     def factor(self, factor: Array) -> Array:
-        """Return F' such that F' F'^T is the matrix V for the sum of both terms, given F with F F^T = V.
+        """Return F' such that F' F'^T is the matrix V of `MinSeparationProblem.bound` for the sum of both terms.
 
-        V is the matrix of `MinSeparationProblem.bound` for the first term.
+        Args:
+            factor: a matrix F such that F F^T is the matrix V for the first term alone.
         """
         return np.concatenate([factor, math.sqrt(self._share) * self._matrix.T], axis=1)
 

@@ -41,7 +41,7 @@ class ResidueClasses:
         return out
 
     def inner(self, factor: Array, weights: Array) -> Blocks:
-        """Return the diagonal blocks of factor diag(weights) factor^T. The rows of `factor` are sorted by class."""
+        """Return the diagonal blocks of the product F diag(weights) F^T. Rows of F = `factor` are sorted by class."""
         out = []
         for group, rows in zip(self.groups, self._slices, strict=True):
             part = factor[rows].reshape(*group.shape, -1)
