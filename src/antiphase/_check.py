@@ -84,11 +84,12 @@ def positive_integer(owner: str, name: str, value: Any, hint: str = "counts star
 
 
 def integer(value: Any) -> int | None:
-    """Return an integer as a plain int, and None for anything else, such as booleans and floats.
+    """Return an integer as a plain int, and None for anything else, such as booleans, floats and durations.
 
     An instance of a subclass of int is converted too, because a subclass may override comparison and conversion.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    # NumPy derives timedelta64 from its integers.
+    if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, (int, np.integer)):
         return None
     return int.__index__(value) if isinstance(value, int) else int(value)
 

@@ -79,8 +79,8 @@ class Problem:
             _check_type(self.participation, Participation, "participation", "FixedEpochs(epochs, steps_per_epoch)")
         if self.memory_copies is not None:
             copies = _check.integer(self.memory_copies)
-            if copies is None or copies < 0:
-                must, hint = "a non-negative integer", "use None for no limit"
+            if copies is None or not 0 <= copies <= _check.LARGEST_COUNT:
+                must, hint = "an integer from 0 to 2^53", "use None for no limit"
                 raise _check.invalid(owner, "memory_copies", must, self.memory_copies, hint)
             self._store("memory_copies", copies)
         hint = "pass the largest norm of one contribution"

@@ -60,6 +60,12 @@ def main(directory, source, stop):
         except ap.Refused as error:
             (directory / f"refused-{RANK}").write_text(str(error))
             raise
+        if SIZE > 1 and RANK == 0:  # it makes the optimizer again, alone
+            noise = apj.add_correlated_noise(run, source, shardings=shardings)
+            try:
+                apj.add_correlated_noise(run, "device" if source == "host" else "host", shardings=shardings)
+            except ap.Refused as error:
+                (directory / "other-source").write_text(str(error))
         optimizer = optax.chain(noise, optax.sgd(RATE))
         total = apj.clipped_sum(loss, CLIP)
 

@@ -118,6 +118,104 @@ def test_moving_averages_are_resumed(tmp_path, swap):
     assert whole.tobytes() == resumed.tobytes() == again.tobytes()
 
 
+def momentum(seed=0):
+    return build(seed, optimizer=keras.optimizers.SGD(RATE, momentum=0.9))
+
+
+class Visit(keras.callbacks.Callback):
+    """Calls a function with the model before training (batch 0) or after a batch, counting from 1."""
+
+    def __init__(self, batch, act):
+        super().__init__()
+        self.batch, self.act, self.taken = batch, act, 0
+
+    def visit(self):
+        if self.taken == self.batch:
+            self.model.jax_state_sync()
+            self.act(self.model)
+
+    def on_train_begin(self, logs=None):
+        self.visit()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.taken += 1
+        self.visit()
+
+
+def fit_two_epochs(directory, *callbacks):
+    """Train for two epochs of four steps. The checkpoint is at step 4."""
+    model = momentum()
+    with private(model, directory) as made:
+        model.fit(X, Y, epochs=2, steps_per_epoch=4, verbose=0, sample_weight=WEIGHTS, callbacks=list(callbacks))
+        return np.concatenate([weight.reshape(-1) for weight in model.get_weights()]), made.report().rewinds
+
+
+def killed_after_seven_steps(directory, *callbacks):
+    """Return the values of the weights and of the optimizer's variables after step 7."""
+    seen = {}
+
+    def look(model):
+        for name, variables in ("weights", model.trainable_variables), ("optimizer", model.optimizer.variables):
+            seen[name] = [np.asarray(variable.value) for variable in variables]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_two_epochs(directory, *callbacks, Visit(7, look))
+    return seen
+
+
+@pytest.mark.parametrize("parts", [["weights"], ["optimizer"], ["weights", "optimizer"]], ids=" and ".join)
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_no_variable_of_replayed_steps_gets_their_noise_again(tmp_path, batch, parts):
+    """Steps 5 to 7 are replayed. A callback loads what was there after step 7, with the noise of these steps."""
+    seen = killed_after_seven_steps(tmp_path / "run")
+
+    def restore(model):
+        now = {"weights": model.trainable_variables, "optimizer": model.optimizer.variables}
+        for part in parts:
+            for variable, value in zip(now[part], seen[part], strict=True):
+                variable.assign(value)
+
+    with pytest.raises(ap.Refused, match=f"Step {4 + batch} was committed before .* a callback changed"):
+        fit_two_epochs(tmp_path / "run", Visit(batch, restore))
+    resumed, rewinds = fit_two_epochs(tmp_path / "run")
+    assert rewinds == 0
+    assert resumed.tobytes() == fit_two_epochs(tmp_path / "whole")[0].tobytes()
+
+
+def test_variables_that_contain_the_noise_are_refused_also_after_a_step_was_replaced(tmp_path):
+    """The step is replaced because the labels changed. Then later steps are no longer in the ledger."""
+    seen = killed_after_seven_steps(tmp_path)
+
+    def restore(model):
+        for variable, value in zip(model.trainable_variables, seen["weights"], strict=True):
+            variable.assign(value)
+
+    model = momentum()
+    with private(model, tmp_path) as made:
+        with pytest.warns(RuntimeWarning, match="replaced"), pytest.raises(ap.Refused, match="Step 6 was committed"):
+            model.fit(X, 1 - Y, epochs=2, steps_per_epoch=4, verbose=0, callbacks=[Visit(2, restore)])
+        assert made.run.committed == 6
+
+
+def test_callbacks_may_change_variables_as_they_did_before(tmp_path):
+    def callbacks():
+        return keras.callbacks.LearningRateScheduler(lambda epoch: RATE / (1 + epoch)), Visit(6, lambda model: None)
+
+    killed_after_seven_steps(tmp_path / "run", *callbacks())
+    resumed, rewinds = fit_two_epochs(tmp_path / "run", *callbacks())
+    assert rewinds == 0
+    assert resumed.tobytes() == fit_two_epochs(tmp_path / "whole", *callbacks())[0].tobytes()
+
+
+def test_validation_may_come_between_replayed_steps(tmp_path):
+    """Keras then gives the arrays of the variables away, and they cannot be read any more."""
+    killed_after_seven_steps(tmp_path / "run")
+    resumed, rewinds = fit_two_epochs(tmp_path / "run", Visit(1, lambda model: model.evaluate(X, Y, verbose=0)))
+    assert rewinds == 0
+    assert resumed.tobytes() == fit_two_epochs(tmp_path / "whole")[0].tobytes()
+
+
 @pytest.mark.parametrize("every", [1, "epoch"])
 def test_weights_of_steps_that_are_replayed_are_not_trained_again(tmp_path, every):
     """A backup of every step has weights with noise that the replayed steps use again."""
@@ -129,7 +227,7 @@ def test_weights_of_steps_that_are_replayed_are_not_trained_again(tmp_path, ever
     with pytest.raises(KeyboardInterrupt):
         backed_up(RaiseIn(4, KeyboardInterrupt()))
     if every == 1:
-        with pytest.raises(ap.Refused, match="at step 2, but a callback loaded other weights"):
+        with pytest.raises(ap.Refused, match=r"Step 2 was committed before .* a callback changed"):
             backed_up()
     resumed, report = train(build(optimizer="adam"), tmp_path / "run") if every == 1 else backed_up()
     assert report.rewinds == 0
@@ -179,6 +277,87 @@ def test_after_an_interrupted_step_fit_continues(tmp_path, monkeypatch, source, 
         model.fit(X, Y, epochs=3, steps_per_epoch=2, verbose=0)
         assert (made.report().steps_run, made.report().rewinds) == (STEPS, 0)
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), whole.get_weights(), strict=True))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("held_out", [None, (X + 1.0, Y)], ids=["no validation", "validation"])
+def test_a_first_step_that_fails_loses_no_weights(tmp_path, monkeypatch, at, held_out):
+    """Keras takes the values out of the variables before the first step of every epoch."""
+    commit, count, before = antiphase.jax.keras.commit, iter(range(STEPS)), []
+
+    def interrupted(*given):
+        if next(count, None) == at:
+            raise KeyboardInterrupt
+        commit(*given)
+
+    def look(epoch, logs):
+        model.optimizer.learning_rate = RATE / (1 + epoch)  # after the last step, so it is not in that step's state
+        before[:] = [np.asarray(value) for value in made._everything()]
+
+    monkeypatch.setattr(antiphase.jax.keras, "commit", interrupted)
+    model = momentum()
+    with private(model, tmp_path) as made:
+        callback = keras.callbacks.LambdaCallback(on_epoch_begin=look)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, Y, epochs=2, steps_per_epoch=2, verbose=0, validation_data=held_out, callbacks=[callback])
+        assert all(np.array_equal(a, b) for a, b in zip(before, made._everything(), strict=True))
+        assert len(model.get_weights()) == 4
+        model.fit(X, Y, steps_per_epoch=2, verbose=0)
+        assert (made.run.committed, made.report().rewinds) == (at + 2, 0)
+
+
+def test_a_first_step_that_fails_is_told_as_it_is_with_moving_averages(tmp_path, monkeypatch):
+    """When `fit` ends, Keras reads them from the variables."""
+    monkeypatch.setattr(antiphase.jax.keras, "commit", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    model = build(optimizer=keras.optimizers.SGD(RATE, use_ema=True))
+    with private(model, tmp_path), pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, steps_per_epoch=2, verbose=0)
+
+
+def test_a_refused_model_keeps_its_weights(tmp_path):
+    model = counting()
+    before = model.get_weights()
+    with private(model, tmp_path), pytest.raises(ap.Refused, match="updates the variable"):
+        model.fit(X, Y, steps_per_epoch=2, verbose=0)
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("name", ["add_correlated_noise", "save"])
+def test_fit_continues_after_an_interrupt_while_it_opens_the_run(tmp_path, monkeypatch, name):
+    interrupt_once(monkeypatch, name)
+    model = build()
+    with private(model, tmp_path) as made:
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, Y, steps_per_epoch=2, verbose=0)
+        model.fit(X, Y, steps_per_epoch=2, verbose=0)
+        assert (made.report().steps_run, made.report().rewinds) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["load", "_digest_of"])
+def test_fit_restores_after_an_interrupt_while_it_restores(tmp_path, monkeypatch, name):
+    killed_after_seven_steps(tmp_path / "run")
+    interrupt_once(monkeypatch, name)
+    model = momentum(seed=9)
+    with private(model, tmp_path / "run") as made:
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, Y, epochs=2, steps_per_epoch=4, verbose=0, sample_weight=WEIGHTS)
+        model.fit(X, Y, epochs=2, steps_per_epoch=4, verbose=0, sample_weight=WEIGHTS)
+        assert (made.report().steps_run, made.report().rewinds) == (STEPS, 0)
+    whole = fit_two_epochs(tmp_path / "whole")[0]
+    assert np.concatenate([weight.reshape(-1) for weight in model.get_weights()]).tobytes() == whole.tobytes()
+
+
+def interrupt_once(monkeypatch, name):
+    """Let the first call of a function of the module raise `KeyboardInterrupt`."""
+    original, first = getattr(antiphase.jax.keras, name), iter([True])
+
+    def interrupted(*given):
+        if next(first, False):
+            raise KeyboardInterrupt
+        return original(*given)
+
+    monkeypatch.setattr(antiphase.jax.keras, name, interrupted)
 
 
 def test_a_closed_object_does_not_train(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
+from antiphase.jax._processes import JaxProcesses
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +60,7 @@ def test_two_processes_train_the_model_of_one(tmp_path, source):
     assert (tmp_path / "1" / "report").read_text() == (tmp_path / "2" / "report").read_text()
     for rank in range(2):  # one process gave other indices: both were told
         assert "not the run's own batch" in (tmp_path / "2" / f"refused-{rank}").read_text()
+    assert f"use the noise source '{source}'" in (tmp_path / "2" / "other-source").read_text()
     if source == "host":
         train(tmp_path / "hand", 1, "by-hand")
         for name, wanted in result(tmp_path / "hand").items():
@@ -82,6 +84,38 @@ def test_processes_with_different_sources_do_not_wait_for_one_another(tmp_path):
     assert 0 not in train(tmp_path, 2, "host,device", stop=0)
     for rank in range(2):
         assert "do not have the same noise source" in (tmp_path / f"refused-{rank}").read_text()
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_only_the_first_call_is_collective(tmp_path, monkeypatch, source):
+    from tests.jax.training import open_run
+
+    gathered = []
+    monkeypatch.setattr(JaxProcesses, "all_gather", lambda self, value: gathered.append(value) or [value])
+    with open_run(tmp_path) as run:
+        run._transport = JaxProcesses()
+        with pytest.raises(ap.InvalidArgument, match="source"):
+            apj.add_correlated_noise(run, "gpu")
+        apj.add_correlated_noise(run, source)
+        assert gathered.pop() == source
+        apj.add_correlated_noise(run, source)
+        with pytest.raises(ap.Refused, match=f"use the noise source '{source}'"):
+            apj.add_correlated_noise(run, "host" if source == "device" else "device")
+        assert not gathered
+
+
+def test_a_process_that_fails_alone_does_not_leave_the_others_waiting(tmp_path, monkeypatch):
+    from tests.jax.training import open_run
+
+    monkeypatch.setattr(JaxProcesses, "all_gather", lambda self, value: [value, "no x64"])
+    with open_run(tmp_path) as run:
+        run._transport = JaxProcesses()
+        run._transport.size = 2
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr("antiphase.jax._transformation._check_processes", lambda shardings: None)
+        with pytest.raises(ap.Refused, match="Rank 1 raised an error: no x64"):
+            apj.add_correlated_noise(run)
+        assert run._transport.noise_source is None
 
 
 def test_a_run_of_one_process_is_not_used_by_several(tmp_path, monkeypatch):

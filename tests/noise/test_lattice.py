@@ -272,6 +272,17 @@ def test_enormous_coefficients_are_refused_without_a_warning():
         ap.Mechanism(Toeplitz([1.0, 1e300], 4), ap.EveryStep(), 1.0, lattice=ap.Lattice(-32, 2**32, 10))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "strategy",
+    [Toeplitz([1.0, -1e308], 5), Toeplitz([1e-300, 1e300], 5), BandedInverse([1.0, 1e308], 5), BLT([0.9], [1e308], 5)],
+    ids=str,
+)
+def test_enormous_coefficients_are_not_rounded_and_give_no_warning(strategy):
+    with pytest.raises(ap.NotProved, match="multiples of 2"):
+        ap.rounded_strategy(strategy)
+
+
 def test_noise_that_does_not_fit_is_refused():
     growing = Toeplitz([1.0, 2.0], 40)  # the inverse doubles in every step
     with pytest.raises(ap.NotProved, match="No grid"):

@@ -317,13 +317,16 @@ def rounded_strategy(strategy: Strategy) -> Strategy:
 
 def _divided(strategy: Strategy) -> Strategy:
     def scale(entries: Array) -> Array:
-        return _rounded(entries / entries.reshape(-1)[0])
+        with np.errstate(over="ignore"):
+            return _rounded(entries / entries.reshape(-1)[0])
 
     return strategy.rescaled(scale, scale) or strategy
 
 
 def _rounded(values: Array) -> Array:
-    return np.ldexp(np.rint(np.ldexp(values, COEFFICIENT_BITS)), -COEFFICIENT_BITS)
+    # Clipping avoids overflow. It changes only coefficients that are too large for lattice noise.
+    clipped = np.clip(values, -(2.0**COEFFICIENT_BITS), 2.0**COEFFICIENT_BITS)
+    return np.ldexp(np.rint(np.ldexp(clipped, COEFFICIENT_BITS)), -COEFFICIENT_BITS)
 
 
 def choose_lattice(

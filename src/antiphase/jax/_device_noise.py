@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from antiphase._check import Array, invalid
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import canonical, check_noise
-from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of, set_noise_source
+from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of
 from antiphase.jax._correlator import correlator
 from antiphase.jax._deferred_errors import clear_error, defer_error, explained, must_defer
 from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
@@ -48,11 +48,10 @@ class DeviceKey:
     Programs receive the key from a host callback, so the key is neither a constant of a program nor part of any state.
 
     Args:
-        run: an open run, which decides which steps are allowed. From now on, its noise comes only from the device.
+        run: an open run, which decides which steps are allowed.
     """
 
     def __init__(self, run: Run) -> None:
-        set_noise_source(run, SOURCE)
         self._run, self._key = run, device_key(run)
         self._lock = threading.Lock()  # each device runs the callback in its own thread
 

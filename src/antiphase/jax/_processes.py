@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import jax
 import numpy as np
@@ -19,6 +19,8 @@ from antiphase._run import Run, Transport, open_shared, transport_of
 from antiphase._secret import Secret
 from antiphase.jax._leaves import leaves, trained_arrays
 
+T = TypeVar("T")
+
 
 @final
 class JaxProcesses(Transport):
@@ -26,6 +28,7 @@ class JaxProcesses(Transport):
 
     def __init__(self) -> None:
         self.rank, self.size = jax.process_index(), jax.process_count()
+        self.noise_source: str | None = None  # set in all processes by the same call of `with_one_source`
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's `value` on every rank."""
@@ -121,6 +124,39 @@ def own_region(leaf: Leaf, array: Any) -> Leaf:
 def agree(run: Run, check: Callable[[], Any]) -> Any:
     """Return check(). If it raises in one of the processes that share the run, raise an error in all of them."""
     return transport_of(run).run_on_all(check)
+
+
+def with_one_source(run: Run, source: str, make: Callable[[], T], record: Callable[[], None]) -> T:
+    """Return make() and call `record`. If several processes share the run, all must use the same noise source.
+
+    Only the first call is collective: if the processes pass different sources, or one of them raises an error, all
+    raise an error. Later calls do not communicate, and raise `Refused` for a different source.
+
+    Args:
+        run: open run.
+        source: noise source, as for `add_correlated_noise`.
+        make: function that makes what this process needs. It must not communicate.
+        record: function that records the source in the ledger, with `set_noise_source`.
+    """
+    processes = transport_of(run)
+    if not isinstance(processes, JaxProcesses):
+        made = make()
+        record()
+        return made
+    agreed = processes.noise_source
+    if agreed is None:
+        made = processes.run_on_all(make)
+        processes.check_same(source, "noise source", "pass the same source to add_correlated_noise in every process")
+    elif source == agreed:
+        made = make()
+    else:
+        raise Refused(
+            f"The processes that share the run use the noise source {agreed!r}. Got {source!r} instead.",
+            hint=f"pass source={agreed!r} to add_correlated_noise, or start a new run",
+        )
+    record()
+    processes.noise_source = source
+    return made
 
 
 def shared_digest(run: Run, step: int, arrays: list[Any]) -> bytes:

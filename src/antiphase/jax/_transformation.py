@@ -21,6 +21,7 @@ from antiphase._run import Run, dtype_of, leaves_of, own_leaves_of, set_noise_so
 from antiphase._traceback import without_locals
 from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM, wide_dtype
 from antiphase.jax._correlator import JaxCorrelator, correlator
+from antiphase.jax._device_noise import SOURCE as DEVICE_SOURCE
 from antiphase.jax._device_noise import (
     DeviceKey,
     check_addresses,
@@ -32,6 +33,7 @@ from antiphase.jax._device_noise import (
 from antiphase.jax._host_noise import HostNoise, check_shardings, host_dtype, replicated_noise, sharded_noise
 from antiphase.jax._lattice_sum import check_x64, released_values
 from antiphase.jax._leaves import check_leaves, trained_arrays
+from antiphase.jax._processes import with_one_source
 from antiphase.jax._state import (
     NoiseState,
     PrivateNoiseState,
@@ -80,6 +82,10 @@ def add_correlated_noise(
     before the previous one is committed, a step after the end of the plan, or a step from a state whose history differs
     from the run's ledger. A run keeps the source that it started with.
 
+    If several processes share the run (see `open_run`), the first call is collective: every process must make it, with
+    the same source, and if one process raises an error, all do. Later calls, for example to make the optimizer again,
+    do not communicate. They raise `Refused` if the source is different.
+
     Args:
         run: a run opened with leaves=antiphase.jax.leaves(params), or with `open_run`.
         source: "host" fetches the noise from the run. "device" fetches a key and generates the noise on the device of
@@ -99,8 +105,13 @@ def add_correlated_noise(
     ((3,), 1)
     """
     _check_run(run)
-    hint = "pass the same source to add_correlated_noise in every process"
-    transport_of(run).check_same(str(source), "noise source", hint)
+    recorded = DEVICE_SOURCE if source == "device" else "host"
+    return with_one_source(
+        run, source, lambda: _transformation_for(run, source, shardings), lambda: set_noise_source(run, recorded)
+    )
+
+
+def _transformation_for(run: Run, source: Source, shardings: Any) -> optax.GradientTransformationExtraArgs:
     if run.plan.mechanism.lattice is not None:
         return _lattice_noise(run, run.plan.mechanism.lattice, source, shardings)
     leaf_shardings = None if shardings is None else check_shardings(shardings)
@@ -120,7 +131,7 @@ def add_correlated_noise(
         recursion = correlator(made.strategy, jnp.dtype(dtype))
         check_addresses(made.strategy.rows, len(owned))
         check_generator()
-        _check_device_noise(run.plan, dtype)  # before DeviceKey records the source in the ledger
+        _check_device_noise(run.plan, dtype)
         keys, mesh_of = DeviceKey(run), None if leaf_shardings is None else leaf_shardings[0]
         scale = made.noise_std * run.plan.problem.clip_norm
 
@@ -136,7 +147,6 @@ def add_correlated_noise(
         )
     mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
     check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=clip_norm)
-    set_noise_source(run, "host")
     noise = HostNoise(run, dtype, list(own_leaves_of(run).values()))
 
     def init(params: Any) -> NoiseState:
@@ -174,7 +184,6 @@ def _lattice_noise(run: Run, lattice: Lattice, source: Source, shardings: Any) -
     check_x64()
     leaf_shardings = None if shardings is None else check_shardings(shardings)
     owned, run_id = leaves_of(run), run_id_words(run.run_id)
-    set_noise_source(run, "host")
     noise = HostNoise(run, np.dtype(np.int64), list(own_leaves_of(run).values()))
 
     def init(params: Any) -> NoiseState:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, final
@@ -146,7 +148,8 @@ class PrivateModel:
         self._drawn: deque[tuple[int, NDArray[np.int64], jax.Array]] = (
             deque()
         )  # step, indices and keys of the batches that Keras has fetched, but not trained on yet
-        self._restored: list[Any] | None = None  # trainable variables of the checkpoint; None after the next step
+        self._committed_before = 0  # number of steps that were committed when the checkpoint was loaded
+        self._expected = b""  # digest of the training state that the next step starts from, if it is such a step
         self._keras_fit = model.fit
         if any(name in vars(model) for name in REPLACED):
             raise Refused(
@@ -238,7 +241,7 @@ class PrivateModel:
         _restore_swaps(listed, first_epoch)
         # Save again at the end of training, because Keras may have replaced the weights by their moving average.
         saving = keras.callbacks.LambdaCallback(
-            on_epoch_end=lambda epoch, logs: self._save(), on_train_end=lambda logs: self._save()
+            on_epoch_end=lambda epoch, logs: self._save(self._state), on_train_end=lambda logs: self._save(self._state)
         )
         return self._keras_fit(
             self._batches(run, data, step),
@@ -267,7 +270,7 @@ class PrivateModel:
     def _open_run(self) -> Run:
         if self.run is None:
             named = leaves(self._values("trainable_variables"))
-            self.run = Run.open(
+            run = Run.open(
                 self._plan,
                 self._directory,
                 leaves=named,
@@ -275,14 +278,19 @@ class PrivateModel:
                 secret=self._secret,
                 background_noise=self._source == "host",
             )
-            self._noise = add_correlated_noise(self.run, self._source)
+            try:
+                self._noise = add_correlated_noise(run, self._source)
+            except BaseException:
+                run.close()
+                raise
+            self.run = run
         return self.run
 
     def _restore(self, run: Run, length: int) -> int:
         """Restore the checkpoint, if there is one, and return its number of epochs. After the first call, return 0."""
         if self._state is not None:
             return 0
-        self._state = self._noise.init(self._values("trainable_variables"))
+        state = self._noise.init(self._values("trainable_variables"))
         if not self._checkpoint.exists():
             if run.committed:
                 raise Refused(
@@ -290,13 +298,15 @@ class PrivateModel:
                     hint="restore the run directory from a copy, or start a new run and compose the guarantees of both "
                     "runs",
                 )
-            self._save()
+            self._save(state)
+            self._state = state
             return 0
-        values, self._state = load(self._checkpoint, (self._everything(), self._state), run)
+        values, state = load(self._checkpoint, (self._everything(), state), run)
         for variable, value in zip(self._variables(), values, strict=True):
             variable.assign(value)
-        if int(self._state.step) < run.committed:
-            self._restored = self._values("trainable_variables")
+        if int(state.step) < run.committed:
+            self._committed_before, self._expected = run.committed, _digest_of(values)
+        self._state = state  # last, so that an interrupted restore is repeated
         done, rest = divmod(int(self._state.step), length)
         if rest:
             raise InvalidArgument(
@@ -311,8 +321,8 @@ class PrivateModel:
         return self._directory / "private" / CHECKPOINT
 
     @without_locals
-    def _save(self) -> None:
-        save(self._checkpoint, (self._everything(), self._state), self._open_run())
+    def _save(self, state: Any) -> None:
+        save(self._checkpoint, (self._everything(), state), self._open_run())
 
     def _variables(self) -> list[Any]:
         model = self.model
@@ -324,6 +334,13 @@ class PrivateModel:
     def _values(self, name: str) -> list[Any]:
         return [variable.value for variable in getattr(self.model, name)]
 
+    def _undo(self, state: Any) -> None:
+        """Assign the state from before a step to the variables. During a step, Keras leaves them without values."""
+        variables = [*self._variables(), *self.model.metrics_variables]
+        for variable, value in zip(variables, chain(*state), strict=True):
+            variable.assign(value)
+        self.model._jax_state_synced = True  # otherwise, Keras assigns the state after the last step
+
     def _set_train_function(self, force: bool = False) -> None:
         """Set a train function that takes and commits one step per call. Replaces keras.Model.make_train_function."""
         _check_model(self.model)
@@ -332,22 +349,22 @@ class PrivateModel:
 
         @without_locals
         def train_function(state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-            data = next(iterator)
-            indices, keys = _drawn_for(data, batch_drawn)
-            changed = self._restored is not None and not _are_equal(self._restored, state[0])
-            logs, state, noise_state = compiled(state, self._state, data, keys)
-            trainable, non_trainable, optimizer, _ = state
-            committed = (noise_state, list(optimizer), list(non_trainable)), list(trainable)
-            if changed and not is_replay(run, *committed):
-                raise Refused(
-                    f"Training continues from the checkpoint at step {int(self._state.step)}, but a callback "
-                    "loaded other weights. These weights may contain the noise of the steps that are replayed.",
-                    hint="remove callbacks that load weights, such as BackupAndRestore: fit resumes by itself",
-                )
-            commit(run, *committed, indices)
-            # Only now: if a step is interrupted, Keras keeps the weights from before, and `fit` takes the step again.
-            self._state, self._restored = noise_state, None
-            return logs, state
+            try:
+                data = next(iterator)
+                indices, keys = _drawn_for(data, batch_drawn)
+                logs, after, noise_state = compiled(state, self._state, data, keys)
+                trainable, non_trainable, optimizer, _ = after
+                committed = (noise_state, list(optimizer), list(non_trainable)), list(trainable)
+                is_old = int(self._state.step) < self._committed_before
+                if is_old and _digest_of(chain(*state[:3])) != self._expected and not is_replay(run, *committed):
+                    raise _changed(int(self._state.step))
+                commit(run, *committed, indices)
+                expected = _digest_of(chain(*after[:3])) if is_old else b""
+            except BaseException:
+                self._undo(state)  # the next call of `fit` takes the step again
+                raise
+            self._state, self._expected = noise_state, expected
+            return logs, after
 
         self.model.train_function = train_function
 
@@ -406,8 +423,21 @@ def _drawn_for(data: Any, drawn: deque[tuple[int, NDArray[np.int64], jax.Array]]
     return indices, keys
 
 
-def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))
+def _digest_of(arrays: Iterable[Any]) -> bytes:
+    """Return a digest of the bits of arrays. The arrays cannot be kept, because `model.evaluate` donates them."""
+    made = hashlib.sha256()
+    for array in arrays:
+        made.update(np.asarray(array).tobytes())
+    return made.digest()
+
+
+def _changed(step: int) -> Refused:
+    return Refused(
+        f"Step {step} was committed before the run was resumed. It is now replayed with its old noise, but a callback "
+        "changed the weights or the optimizer's variables, which may already contain this noise.",
+        hint="remove callbacks that load weights, such as BackupAndRestore (fit resumes by itself), and let other "
+        "callbacks change the variables as before; then close this object and call make_private again",
+    )
 
 
 def _restore_swaps(callbacks: Sequence[Any], epoch: int) -> None:
