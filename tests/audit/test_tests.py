@@ -151,6 +151,17 @@ def test_batches_that_are_shuffled_within_groups_are_not_cyclic_poisson(groups, 
     assert "counts" in participation_test(given, part).departures
 
 
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_another_rate_with_a_minimum_separation_is_seen(warm_start):
+    strategy = ap.strategies.Identity(40)
+    right, wrong = (
+        ap.Mechanism(strategy, ap.PoissonMinSeparation(4, rate, warm_start=warm_start), 1.0) for rate in (0.1, 0.15)
+    )
+    for seed in range(20):
+        assert not participation_test(right, drawn_patterns(right, 100, ap.Secret.insecure(seed))).departs
+        assert participation_test(right, drawn_patterns(wrong, 100, ap.Secret.insecure(seed))).departures == ("rate",)
+
+
 TOO_LARGE = {
     "fixed size": (ap.FixedSize(1, 40), ap.FixedSize(1, 60), "replace"),
     "fixed size from groups": (ap.FixedSize(4, 10), ap.FixedSize(4, 14), "replace"),
@@ -268,6 +279,24 @@ def test_exact_level_of_poisson():
     patterns = poisson_patterns(0.3, 3)
     outcomes = ((np.array(cs).T, prod(patterns[c] for c in cs)) for cs in product(patterns, repeat=3))
     assert_level(ap.Mechanism(ap.strategies.Identity(3), ap.Poisson(0.3), 1.0), outcomes)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_exact_level_of_a_minimum_separation(warm_start):
+    """A warm start of separation 2: with the stationary probability, an example took part in step -1."""
+    participation = ap.PoissonMinSeparation(2, 0.7, warm_start=warm_start)
+    away = 0.7 / 1.7 if warm_start else 0.0
+
+    def chance(coin, eligible):
+        head, *rest = coin or (False,)
+        own = (0.7 if head else 0.3) if eligible else float(not head)
+        return own * (chance(rest, not head) if rest else 1.0)
+
+    patterns = {c: away * chance(c, False) + (1.0 - away) * chance(c, True) for c in product([False, True], repeat=6)}
+    patterns = {c: p for c, p in patterns.items() if p > 0.0}
+    assert sum(patterns.values()) == pytest.approx(1.0)
+    outcomes = ((np.array(cs).T, prod(patterns[c] for c in cs)) for cs in product(patterns, repeat=2))
+    assert_level(ap.Mechanism(ap.strategies.Identity(6), participation, 1.0), outcomes)
 
 
 @pytest.mark.parametrize(("bins", "steps"), [(2, 4), (3, 3), (3, 2)])

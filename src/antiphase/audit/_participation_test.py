@@ -66,7 +66,7 @@ def participation_test(
         taking_part: entry [t, i] is True if the program used canary i in step t, shape (steps, canaries). This includes
             absent canaries. The program uses them like present ones, but they contribute zero or, under replace
             adjacency, the negative vector.
-        level: largest probability of a false alarm. The part "bins" never departs at levels below 4e-6.
+        level: largest probability of a false alarm. The part "bins" cannot depart at levels below 4e-6.
         single_run: whether all canaries were in the same run.
         seed: seed of the simulation for the part "bins".
     """
@@ -82,7 +82,7 @@ def participation_test(
     elif isinstance(given, (Poisson, CyclicPoisson)):
         parts += _drawn(flags, given.rate, groups)
     elif isinstance(given, PoissonMinSeparation) and given.max_batch is None:
-        parts += _eligible(flags, given)
+        parts.append(("rate", _eligible(flags, given)))
     elif isinstance(given, BallsInBins) and given.max_batch is None:
         parts.append(("bins", _bins(flags, given.steps_per_epoch, level, seed)))
     return StatisticalTest("participation", tuple(parts), level, int(flags.size))
@@ -182,17 +182,34 @@ def _divergence(share: float, rate: float) -> float:
     return float(rel_entr(share, rate) + rel_entr(1.0 - share, 1.0 - rate))
 
 
-def _eligible(flags: Flags, given: PoissonMinSeparation) -> list[tuple[str, float]]:
-    last = np.full(flags.shape[1], -given.separation)
-    joined = tried = 0
-    for t, row in enumerate(flags):
-        free = t - last >= given.separation
-        if given.warm_start and t < given.separation:
-            free &= last >= 0  # after a warm start, it is not known which canaries may take part at first
-        joined += int((row & free).sum())
-        tried += int(free.sum())
-        last[row] = t
-    return [("rate", _binomial(joined, tried, given.rate))]
+def _eligible(flags: Flags, given: PoissonMinSeparation) -> float:
+    """Return the two-sided p-value of the number of participations with a minimum separation.
+
+    After a warm start, it is not known which canaries may take part at first. From step `separation` on, a canary may
+    take part as soon as its last participation is far enough away.
+    """
+    n, early = len(flags), flags[: given.separation]
+    start, hits = np.zeros(flags.shape[1], np.int64), int(flags.sum())
+    if given.warm_start:
+        start = given.separation + np.where(early.any(axis=0), early.argmax(axis=0), 0)
+        hits -= int(early.any(axis=0).sum())
+    total = np.ones(1)
+    for left, repeats in zip(*np.unique(np.maximum(n - start, 0), return_counts=True), strict=True):
+        total = _convolved(total, _repeated(_participations(int(left), given), int(repeats)))
+    return _two_sided(total, hits)
+
+
+def _participations(steps: int, given: PoissonMinSeparation) -> Array:
+    """Return the distribution of the number of participations of a canary that is eligible in the first of the steps.
+
+    It takes part k times or more if at least k of its first steps - (k - 1) (separation - 1) draws succeed: each of the
+    first k - 1 participations costs separation - 1 steps without a draw.
+    """
+    from scipy.stats import binom
+
+    k = np.arange(1, -(-steps // given.separation) + 1)
+    at_least = binom.sf(k - 1, steps - (k - 1) * (given.separation - 1), given.rate)
+    return -np.diff(np.concatenate([[1.0], at_least, [0.0]]))
 
 
 def _bins(flags: Flags, bins: int, level: float, seed: int) -> float:
@@ -251,6 +268,11 @@ def _dispersion(counts: Counts, trials: Counts, of_trials: Callable[[int], Any])
         found += int(np.rint((counts[trials == kind] - mean) ** 2 * scale).sum())
         one = np.bincount(terms, chances).astype(np.float64)
         total = _convolved(total, _repeated(one, int(repeats)))
+    return _two_sided(total, found)
+
+
+def _two_sided(total: Array, found: int) -> float:
+    """Return the two-sided p-value of an integer with distribution `total`, perhaps without a negligible upper tail."""
     at_least, at_most = 1.0 - total[:found].sum(), 1.0 - total[found + 1 :].sum()  # both include what was left out
     return min(1.0, 2.0 * max(0.0, float(min(at_least, at_most))) + ACCURACY)
 
