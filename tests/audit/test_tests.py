@@ -1,11 +1,16 @@
 """Tests of noise, contributions and participation: false alarms at most at their level, and what they see."""
 
+from functools import partial
+from itertools import combinations, product
+from math import prod
+
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 import antiphase as ap
 from antiphase.audit import (
+    Release,
     contribution_test,
     evaluate,
     noise_power,
@@ -16,7 +21,7 @@ from antiphase.audit import (
     simulate,
 )
 from antiphase.audit._canary import whiten, worst_pattern
-from antiphase.audit._participation_test import is_allowed
+from antiphase.audit._participation_test import _dispersion, is_allowed
 from antiphase.audit._simulation import drawn_patterns
 from tests.audit.mechanisms import CASES, mechanism
 
@@ -146,6 +151,17 @@ def test_batches_that_are_shuffled_within_groups_are_not_cyclic_poisson(groups, 
     assert "counts" in participation_test(given, part).departures
 
 
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_another_rate_with_a_minimum_separation_is_seen(warm_start):
+    strategy = ap.strategies.Identity(40)
+    right, wrong = (
+        ap.Mechanism(strategy, ap.PoissonMinSeparation(4, rate, warm_start=warm_start), 1.0) for rate in (0.1, 0.15)
+    )
+    for seed in range(20):
+        assert not participation_test(right, drawn_patterns(right, 100, ap.Secret.insecure(seed))).departs
+        assert participation_test(right, drawn_patterns(wrong, 100, ap.Secret.insecure(seed))).departures == ("rate",)
+
+
 TOO_LARGE = {
     "fixed size": (ap.FixedSize(1, 40), ap.FixedSize(1, 60), "replace"),
     "fixed size from groups": (ap.FixedSize(4, 10), ap.FixedSize(4, 14), "replace"),
@@ -164,6 +180,44 @@ def test_batches_of_another_size_are_seen(name):
     assert "rate" in participation_test(right, drawn_patterns(wrong, 402, ap.Secret.insecure(1))).departures
 
 
+def shuffled(rng):
+    """Batches of 20 from 400 examples, without replacement until all examples were drawn."""
+    return np.vstack([rng.permutation(400) // 20 == np.arange(20)[:, None] for _ in range(2)])
+
+
+NOT_FIXED_SIZE = {
+    "the same batch": (lambda rng: np.tile(rng.permutation(400) < 20, (40, 1)), "counts"),
+    "shuffled": (shuffled, "counts"),
+    "22 examples": (lambda rng: rng.permuted(np.tile(np.arange(400) < 22, (40, 1)), axis=1), "batch sizes"),
+    "poisson": (lambda rng: rng.random((40, 400)) < 0.05, "batch sizes"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FIXED_SIZE)
+def test_batches_that_are_not_drawn_with_a_fixed_size_are_seen(name):
+    given = ap.Mechanism(ap.strategies.Identity(40), ap.FixedSize(1, 20), 1.0, "replace", examples=400)
+    draw, part = NOT_FIXED_SIZE[name]
+    for seed in range(10):
+        assert part in participation_test(given, draw(np.random.default_rng(seed)), 0.0033).departures
+
+
+def test_canaries_of_several_runs_with_a_fixed_size_are_not_flagged(tmp_path):
+    """Their batch sizes vary more than those of one run."""
+    given = ap.Mechanism(ap.strategies.Identity(40), ap.FixedSize(1, 50), 1.0, "replace", examples=100)
+    release = simulate(given, canaries=20, runs=4, quiet=4, secret=ap.Secret.insecure(1))
+    release.save(tmp_path / "release.npz")
+    assert not Release.load(tmp_path / "release.npz").single_run
+    assert not participation_test(given, release.taking_part, single_run=release.single_run).departs
+    assert participation_test(given, release.taking_part).departures == ("batch sizes",)
+    assert simulate(given, canaries=20, quiet=4).single_run
+
+
+def test_a_short_run_that_leaves_nobody_out_is_seen():
+    given = ap.Mechanism(ap.strategies.Identity(5), ap.BallsInBins(1, 10), 1.0)
+    part = np.arange(5)[:, None] == np.random.default_rng(8).integers(0, 5, 400)
+    assert participation_test(given, part, 0.0033).departures == ("bins",)
+
+
 def test_evenly_filled_bins_are_not_balls_in_bins():
     given = mechanism("balls in bins")
     bins = np.random.default_rng(6).permutation(np.arange(400) % 4)
@@ -177,6 +231,95 @@ def test_right_batches_depart_at_most_at_the_level(name):
     parts = (drawn_patterns(given, 120, ap.Secret.insecure(100 + i)) for i in range(trials))
     alarms = sum(participation_test(given, part, level).departs for part in parts)
     assert binom.sf(alarms - 1, trials, level) > 1e-4
+
+
+LEVELS = (0.05, 0.01, 0.0033)
+FEW = {
+    "poisson": (ap.Poisson(0.3), 3, 3),
+    "poisson, rarely drawn": (ap.Poisson(0.1), 3, 10),
+    "cyclic poisson": (ap.CyclicPoisson(3, 0.5), 8, 10),
+    "cyclic poisson, two groups": (ap.CyclicPoisson(2, 0.7), 8, 5),
+    "bins": (ap.BallsInBins(4, 4), 16, 20),
+    "bins of a short run": (ap.BallsInBins(1, 10), 5, 20),
+    "fixed size": (ap.FixedSize(1, 3), 6, 5),
+    "fixed size, all examples": (ap.FixedSize(1, 3), 6, 10),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_canaries_are_flagged_at_most_at_the_level(name):
+    participation, steps, canaries = FEW[name]
+    given = ap.Mechanism(ap.strategies.Identity(steps), participation, 1.0, "replace", examples=10)
+    given = given if name.startswith("fixed") else ap.Mechanism(given.strategy, participation, 1.0)
+    parts = (drawn_patterns(given, canaries, ap.Secret.insecure(i)) for i in range(200))
+    found = [participation_test(given, part, level) for part in parts for level in LEVELS]
+    for i, level in enumerate(LEVELS):
+        alarms = sum(test.departs for test in found[i::3])
+        assert binom.sf(alarms - 1, 200, level) > 1e-4, level
+
+
+def poisson_patterns(rate, steps):
+    """All steps in which an example can take part, with their probabilities."""
+    coins = product([False, True], repeat=steps)
+    return {coin: prod(rate if head else 1.0 - rate for head in coin) for coin in coins}
+
+
+def assert_level(given, outcomes):
+    """The exact probability of a false alarm is at most the level; `outcomes` are pairs of flags and probability."""
+    alarms = dict.fromkeys(LEVELS, 0.0)
+    for flags, probability in outcomes:
+        p_values = participation_test(given, flags).p_values
+        smallest = len(p_values) * min(p for _, p in p_values)
+        for level in LEVELS:
+            alarms[level] += probability * (smallest <= level)
+    assert all(alarm <= level for level, alarm in alarms.items()), alarms
+
+
+def test_exact_level_of_poisson():
+    patterns = poisson_patterns(0.3, 3)
+    outcomes = ((np.array(cs).T, prod(patterns[c] for c in cs)) for cs in product(patterns, repeat=3))
+    assert_level(ap.Mechanism(ap.strategies.Identity(3), ap.Poisson(0.3), 1.0), outcomes)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_exact_level_of_a_minimum_separation(warm_start):
+    """A warm start of separation 2: with the stationary probability, an example took part in step -1."""
+    participation = ap.PoissonMinSeparation(2, 0.7, warm_start=warm_start)
+    away = 0.7 / 1.7 if warm_start else 0.0
+
+    def chance(coin, eligible):
+        head, *rest = coin or (False,)
+        own = (0.7 if head else 0.3) if eligible else float(not head)
+        return own * (chance(rest, not head) if rest else 1.0)
+
+    patterns = {c: away * chance(c, False) + (1.0 - away) * chance(c, True) for c in product([False, True], repeat=6)}
+    patterns = {c: p for c, p in patterns.items() if p > 0.0}
+    assert sum(patterns.values()) == pytest.approx(1.0)
+    outcomes = ((np.array(cs).T, prod(patterns[c] for c in cs)) for cs in product(patterns, repeat=2))
+    assert_level(ap.Mechanism(ap.strategies.Identity(6), participation, 1.0), outcomes)
+
+
+@pytest.mark.parametrize(("bins", "steps"), [(2, 4), (3, 3), (3, 2)])
+def test_exact_level_of_balls_in_bins(bins, steps):
+    given = ap.Mechanism(ap.strategies.Identity(steps), ap.BallsInBins(2, bins), 1.0)
+    places = product(range(bins), repeat=4)
+    assert_level(given, ((np.arange(steps)[:, None] % bins == np.array(own), bins**-4.0) for own in places))
+
+
+@pytest.mark.parametrize("canaries", [3, 5])
+def test_exact_level_of_a_fixed_size(canaries):
+    given = ap.Mechanism(ap.strategies.Identity(3), ap.FixedSize(1, 2), 1.0, "replace", examples=5)
+    batches = [np.isin(np.arange(canaries), batch) for batch in combinations(range(5), 2)]
+    assert_level(given, ((np.array(rows), len(batches) ** -3.0) for rows in product(batches, repeat=3)))
+
+
+def test_the_spread_of_counts_has_exact_p_values():
+    """The smallest is two-sided: twice the probability of its counts."""
+    rate, trials, counts = 0.3, np.array([4, 4, 2]), list(product(range(5), range(5), range(3)))
+    chances = np.prod(binom.pmf(counts, trials, rate), axis=1)
+    p = np.array([_dispersion(np.array(c), trials, partial(binom, p=rate)) for c in counts])
+    assert all(chances[p <= at].sum() <= at + 1e-12 for at in p)
+    assert p.min() == pytest.approx(2.0 * chances[p.argmin()], abs=1e-8)
 
 
 @pytest.mark.parametrize("participation", [ap.BallsInBins(1, 24), ap.BallsInBins(3, 4, max_batch=20)])

@@ -72,7 +72,7 @@ def evaluate(
     level = TEST_LEVEL * alpha / 3.0
     tests: list[StatisticalTest] = [
         contribution_test(mechanism, release, found, level),
-        participation_test(mechanism, release.taking_part, level),
+        participation_test(mechanism, release.taking_part, level, single_run=release.single_run),
     ]
     remarks = []
     if release.quiet.shape[1] >= 2:

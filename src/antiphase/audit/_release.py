@@ -37,6 +37,7 @@ class Release:
             step was replayed.
         source: description of what produced the release.
         seconds: how long it took to produce the release.
+        single_run: True if all canaries were in the same run. The test of fixed batch sizes needs such a release.
     """
 
     projections: Array
@@ -47,6 +48,7 @@ class Release:
     replayed: float = 0.0
     source: str = "released sums"
     seconds: float = 0.0
+    single_run: bool = False
 
     def __post_init__(self) -> None:
         projections = _matrix("projections", self.projections)
@@ -88,6 +90,7 @@ class Release:
                 replayed=np.array(self.replayed),
                 source=np.array(self.source),
                 seconds=np.array(self.seconds),
+                single_run=np.array(self.single_run),
             )
 
     @classmethod
@@ -106,6 +109,7 @@ class Release:
                 float(arrays["replayed"]),
                 str(arrays["source"]),
                 float(arrays["seconds"]),
+                bool(arrays.get("single_run", False)),
             )
         except Exception as error:  # for damaged files, NumPy and zipfile raise errors of many types
             raise Corrupted(
@@ -141,6 +145,7 @@ def joined(releases: list[Release]) -> Release:
         replayed=max(r.replayed for r in releases),
         source=f"{first.source}, {len(releases)} runs" if len(releases) > 1 else first.source,
         seconds=sum(r.seconds for r in releases),
+        single_run=len(releases) == 1 and first.single_run,
     )
 
 

@@ -88,6 +88,7 @@ def simulate(
         whole.signs,
         source="simulation with NoiseStream",
         seconds=time.perf_counter() - start,
+        single_run=whole.single_run,
     )
 
 
@@ -106,7 +107,7 @@ def _simulated(mechanism: Mechanism, canaries: int, quiet: int, secret: Secret, 
     noise = _noise(NoiseStream(mechanism, {"canaries": Leaf((entries,))}, secret, run_id, dtype=dtype), mechanism)
     sizes = present.astype(np.float64) if mechanism.adjacency != "replace" else np.where(present, 1.0, -1.0)
     projections = noise[:, :canaries] + part * signs[:, None] * sizes[None, :]
-    return Release(projections, present, part, noise[:, canaries:], signs)
+    return Release(projections, present, part, noise[:, canaries:], signs, single_run=True)
 
 
 def drawn_patterns(mechanism: Mechanism, canaries: int, secret: Secret) -> Flags:
@@ -169,6 +170,7 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
         signs,
         source=f"simulation of run {run_id[:8]}",
         seconds=time.perf_counter() - start,
+        single_run=True,
     )
 
 
@@ -275,6 +277,7 @@ def drive_numpy(
         replayed,
         source="NumPy loop",
         seconds=time.perf_counter() - start,
+        single_run=True,
     )
 
 

@@ -168,4 +168,5 @@ def drive(
         released[:, canaries:],
         source="antiphase.flower",
         seconds=time.perf_counter() - start,
+        single_run=True,
     )

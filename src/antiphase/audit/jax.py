@@ -124,6 +124,7 @@ def drive(
         released[:, canaries:],
         source=f"antiphase.jax, {kind}",
         seconds=time.perf_counter() - start,
+        single_run=True,
     )
 
 

@@ -166,6 +166,7 @@ def drive(
         released[:, canaries:],
         source=f"antiphase.torch, {mode}",
         seconds=time.perf_counter() - start,
+        single_run=True,
     )
 
 
