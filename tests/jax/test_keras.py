@@ -198,6 +198,33 @@ def test_variables_that_contain_the_noise_are_refused_also_after_a_step_was_repl
         assert made.run.committed == 6
 
 
+class StopAndLoad(keras.callbacks.Callback):
+    """Stops after the first batch, and loads values when training ends."""
+
+    def __init__(self, part, values):
+        super().__init__()
+        self.part, self.values = part, values
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+    def on_train_end(self, logs=None):
+        model = self.model
+        variables = {"weights": model.trainable_variables, "optimizer": model.optimizer.variables}[self.part]
+        for variable, value in zip(variables, self.values, strict=True):
+            variable.assign(value)
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_no_checkpoint_has_variables_that_contain_the_noise_of_replayed_steps(tmp_path, part):
+    """Step 5 is replayed, then a callback loads what was there after step 7, and training ends."""
+    seen = killed_after_seven_steps(tmp_path / "run")
+    fit_two_epochs(tmp_path / "run", StopAndLoad(part, seen[part]))
+    resumed, rewinds = fit_two_epochs(tmp_path / "run")
+    assert rewinds == 0
+    assert resumed.tobytes() == fit_two_epochs(tmp_path / "whole")[0].tobytes()
+
+
 def test_callbacks_may_change_variables_as_they_did_before(tmp_path):
     def callbacks():
         return keras.callbacks.LearningRateScheduler(lambda epoch: RATE / (1 + epoch)), Visit(6, lambda model: None)

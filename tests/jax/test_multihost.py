@@ -104,6 +104,26 @@ def test_only_the_first_call_is_collective(tmp_path, monkeypatch, source):
         assert not gathered
 
 
+def test_a_process_that_cannot_record_the_source_does_not_communicate_when_it_tries_again(tmp_path, monkeypatch):
+    from tests.jax.training import open_run
+
+    gathered = []
+    monkeypatch.setattr(JaxProcesses, "all_gather", lambda self, value: gathered.append(value) or [value])
+    with open_run(tmp_path) as run:
+        run._transport = JaxProcesses()
+        with monkeypatch.context() as fails:
+            fails.setattr("antiphase.jax._transformation.set_noise_source", lambda run, source: interrupt())
+            with pytest.raises(KeyboardInterrupt):
+                apj.add_correlated_noise(run, "host")
+        gathered.clear()
+        apj.add_correlated_noise(run, "host")
+        assert not gathered
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
 def test_a_process_that_fails_alone_does_not_leave_the_others_waiting(tmp_path, monkeypatch):
     from tests.jax.training import open_run
 

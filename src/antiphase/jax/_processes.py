@@ -147,6 +147,7 @@ def with_one_source(run: Run, source: str, make: Callable[[], T], record: Callab
     if agreed is None:
         made = processes.run_on_all(make)
         processes.check_same(source, "noise source", "pass the same source to add_correlated_noise in every process")
+        processes.noise_source = source  # before `record`, which may fail in one process only
     elif source == agreed:
         made = make()
     else:
@@ -155,7 +156,6 @@ def with_one_source(run: Run, source: str, make: Callable[[], T], record: Callab
             hint=f"pass source={agreed!r} to add_correlated_noise, or start a new run",
         )
     record()
-    processes.noise_source = source
     return made
 
 

@@ -42,6 +42,7 @@ SEED = "seed_generator_state"  # name of the variables of keras.random.SeedGener
 CHECKPOINT = "keras-checkpoint"
 STEP_MODULUS = 2**24  # float32 represents all smaller integers exactly
 REPLACED = ("fit", "make_train_function", "train_on_batch")
+KERAS_STATE = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
 
 def make_private(
@@ -239,7 +240,8 @@ class PrivateModel:
         self._drawn.clear()
         listed = _listed(callbacks)
         _restore_swaps(listed, first_epoch)
-        # Save again at the end of training, because Keras may have replaced the weights by their moving average.
+        # Save again at the end of training, because Keras may have replaced the weights by their moving average. The
+        # saver comes last, after callbacks that change the weights.
         saving = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: self._save(self._state), on_train_end=lambda logs: self._save(self._state)
         )
@@ -322,6 +324,13 @@ class PrivateModel:
 
     @without_locals
     def _save(self, state: Any) -> None:
+        """Write the checkpoint, except while steps are replayed.
+
+        A callback may have loaded weights that contain noise of a step that is still to be replayed. A checkpoint with
+        such weights would replay the step without an error. The checkpoint that was loaded stays valid until then.
+        """
+        if int(state.step) < self._committed_before:
+            return
         save(self._checkpoint, (self._everything(), state), self._open_run())
 
     def _variables(self) -> list[Any]:
@@ -363,6 +372,8 @@ class PrivateModel:
             except BaseException:
                 self._undo(state)  # the next call of `fit` takes the step again
                 raise
+            # If an interrupt comes before Keras stores the state, Keras assigns this one.
+            self.model._jax_state = dict(zip(KERAS_STATE, after, strict=True))
             self._state, self._expected = noise_state, expected
             return logs, after
 
