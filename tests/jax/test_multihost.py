@@ -148,3 +148,19 @@ def test_a_run_of_one_process_is_not_used_by_several(tmp_path, monkeypatch):
         monkeypatch.setattr(jax, "device_count", lambda: 8)
         with pytest.raises(ap.Refused, match="devices of all processes"):
             apj.open_run(run.plan, tmp_path / "other", PARAMS)
+
+
+def test_processes_at_different_steps_cannot_commit(tmp_path, monkeypatch):
+    """As after a kill between the calls of `save` in two processes."""
+    from tests.jax.training import PARAMS, open_run
+
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_correlated_noise(run)
+        _, state = optimizer.update(jax.tree.map(jax.numpy.zeros_like, PARAMS), optimizer.init(PARAMS))
+        indices, mask = run.batch(0)
+        run._transport = JaxProcesses()
+        monkeypatch.setattr(JaxProcesses, "all_gather", lambda self, value: [value, (value[0] - 1, value[1])])
+        monkeypatch.setattr(JaxProcesses, "run_on_all", lambda self, check: check())
+        with pytest.raises(ap.Refused, match="do not have the same step and earlier outputs"):
+            apj.commit(run, state, PARAMS, indices[mask])
+        assert run.committed == 0

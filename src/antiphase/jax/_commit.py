@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, commit_with_lineage, examples_of, is_committed, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_with_lineage, examples_of, is_committed, leaves_of, transport_of
 from antiphase._traceback import without_locals
 from antiphase.jax._deferred_errors import raise_deferred
 from antiphase.jax._leaves import arrays_of, check_leaves, unwrapped
@@ -51,6 +51,9 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     step = int(noise.step) - 1
     jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # waits for all devices
     agree(run, lambda: _check(run, noise, params, indices))
+    # After a kill between two calls of `save`, processes could resume from different steps.
+    hint = "load the checkpoints of the same step in all processes, and call commit after the same step in all"
+    transport_of(run).check_same((step, hash_bytes(noise.history_hash)), "step and earlier outputs", hint)
     if run.plan.mechanism.lattice is not None:
         check_no_accumulation(state)
     commit_with_lineage(run, step, _digest(run, step, state, params), hash_bytes(noise.history_hash))

@@ -358,6 +358,7 @@ class PrivateModel:
 
         @without_locals
         def train_function(state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+            before = self._state, self._expected
             try:
                 data = next(iterator)
                 indices, keys = _drawn_for(data, batch_drawn)
@@ -369,12 +370,13 @@ class PrivateModel:
                     raise _changed(int(self._state.step))
                 commit(run, *committed, indices)
                 expected = _digest_of(chain(*after[:3])) if is_old else b""
+                # If an interrupt comes before Keras stores the state, Keras assigns this one.
+                self.model._jax_state = dict(zip(KERAS_STATE, after, strict=True))
+                self._state, self._expected = noise_state, expected
             except BaseException:
+                self._state, self._expected = before
                 self._undo(state)  # the next call of `fit` takes the step again
                 raise
-            # If an interrupt comes before Keras stores the state, Keras assigns this one.
-            self.model._jax_state = dict(zip(KERAS_STATE, after, strict=True))
-            self._state, self._expected = noise_state, expected
             return logs, after
 
         self.model.train_function = train_function
